@@ -1,0 +1,41 @@
+# Every target sets up what it needs: a fresh Debian machine with Python 3.11, pip and apt is enough.
+# Nothing is installed outside this checkout except Debian packages.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.ready
+
+.PHONY: setup demo test lint bench acceptance clean
+
+setup: $(STAMP)
+
+# Debian splits venv from its Python; `ensurepip` tells whether it is there.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "evenly needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { apt-get update -q && apt-get install -qy python3-venv; }
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable '.[all]' $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"])')
+	@touch $@
+
+demo: setup
+	@$(BIN)/evenly subset --clients 300 --backends 300 --size 10 --compare
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest -m 'not acceptance'
+
+bench: setup
+	@$(BIN)/python -m bench
+
+acceptance: setup
+	$(BIN)/pytest -m acceptance
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

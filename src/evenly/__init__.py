@@ -1,0 +1,1 @@
+"""Load balancing and overload control for Python services."""

@@ -1,0 +1,40 @@
+"""Refuse a wrong value with its name, its range and itself.
+
+The comparisons are written so that NaN fails them: it is inside no range.
+"""
+
+from __future__ import annotations
+
+import math
+
+from evenly.errors import ConfigError
+
+__all__ = ["count", "fraction", "number", "positive"]
+
+
+def number(name: str, value: float, low: float, high: float) -> None:
+    """Raise `ConfigError` unless `value` is a number in [low, high]."""
+    if not (_is_number(value) and low <= value <= high):
+        raise ConfigError(f"{name} must be in [{low:g}, {high:g}], not {value!r}")
+
+
+def positive(name: str, value: float) -> None:
+    """Raise `ConfigError` unless `value` is a finite number above zero."""
+    if not (_is_number(value) and 0 < value < math.inf):
+        raise ConfigError(f"{name} must be finite and above 0, not {value!r}")
+
+
+def fraction(name: str, value: float) -> None:
+    """Raise `ConfigError` unless `value` is a number in [0, 1]."""
+    number(name, value, 0.0, 1.0)
+
+
+def count(name: str, value: int, low: int, high: int) -> None:
+    """Raise `ConfigError` unless `value` is a whole number in [low, high]."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(f"{name} must be a whole number in [{low}, {high}], not {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    # A caller that mypy has not seen may pass anything, and True would count as 1.
+    return isinstance(value, int | float) and not isinstance(value, bool)
