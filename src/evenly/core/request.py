@@ -1,0 +1,105 @@
+"""What a request carries, how an attempt can end, and what a refusal says."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import final
+
+from evenly.core.criticality import Criticality
+
+__all__ = ["Next", "Outcome", "Reason", "Rejection", "Request"]
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """Say what the call site asked for, once, however many attempts it takes.
+
+    Treat it as immutable.  It is not a frozen dataclass because one is made per request, and
+    freezing would double the price of making it.
+    """
+
+    criticality: Criticality = Criticality.CRITICAL
+    customer: str = ""
+    """Who pays; empty is the default customer."""
+    deadline_at: float | None = None
+    """An instant on the client task's own clock, or `None` for no deadline."""
+
+
+@final
+class Outcome(enum.Enum):
+    """Say how one attempt ended.  An attempt ends exactly once, on every path.
+
+    "Answered" means that bytes came back, which proves the backend alive.  "Counts as error" means
+    that the attempt goes on weighing on the backend's load for a while, as the book demands: "count
+    recent errors as if they were active requests" (chapter 20, "Least-Loaded Round Robin").
+    """
+
+    OK = enum.auto()
+    """The backend did its work, whatever the answer says: a 404 or INVALID_ARGUMENT is OK."""
+    ERROR = enum.auto()
+    """The backend answered that it failed: 500, INTERNAL, UNKNOWN."""
+    OVERLOADED = enum.auto()
+    """The backend refused: this task is overloaded, another may not be."""
+    DONT_RETRY = enum.auto()
+    """The backend refused: overloaded, and so are the others."""
+    OUT_OF_QUOTA = enum.auto()
+    """The backend refused this customer, and is no worse for it."""
+    TIMEOUT = enum.auto()
+    """The deadline passed without an answer."""
+    LOST = enum.auto()
+    """The connection broke after the request was sent: the backend may have done the work."""
+    NOT_SENT = enum.auto()
+    """The request is known not to have left: the connection could not be had."""
+    CANCELLED = enum.auto()
+    """The caller gave up: this says nothing about the backend."""
+
+    is_answer: bool
+    is_error: bool
+
+
+# Plain attributes rather than properties: they are read once per request.
+for _outcome in Outcome:
+    _outcome.is_answer = _outcome in (
+        Outcome.OK,
+        Outcome.ERROR,
+        Outcome.OVERLOADED,
+        Outcome.DONT_RETRY,
+        Outcome.OUT_OF_QUOTA,
+    )
+    # A refusal for overload counts too: a backend that refuses fast looks idle just as one that
+    # fails fast does.  A refused customer does not: another customer's request would be served.
+    _outcome.is_error = _outcome not in (
+        Outcome.OK,
+        Outcome.OUT_OF_QUOTA,
+        Outcome.CANCELLED,
+    )
+
+
+@final
+class Next(enum.Enum):
+    """Say what the caller of `Attempt.finish` is to do now."""
+
+    DONE = enum.auto()
+    """The request is answered or cancelled: hand the outcome up."""
+    GIVE_UP = enum.auto()
+    """The request has failed and must not be tried again: hand the failure up."""
+
+
+@final
+class Reason(enum.Enum):
+    """Name why a request was refused in this process, before anything was sent."""
+
+    NO_BACKEND = "no backend is healthy, a lame duck, or yet to be tried"
+    AT_LIMIT = "every usable backend is at its limit of active requests"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Refuse a request: an expected result, and so a value rather than an exception."""
+
+    reason: Reason
+    retryable: bool
+    """Whether the same request may succeed a moment later without anything being repaired."""
