@@ -1,0 +1,1 @@
+"""Chapter 20: which backend gets a request."""

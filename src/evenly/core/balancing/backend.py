@@ -1,0 +1,183 @@
+"""A backend's identity, and what one client task knows of it.
+
+The view holds *what is load*; the policies decide *how to choose*.  Load is the client task's own
+active requests plus its recent errors, so that every policy sees a failing backend alike: one that
+fails fast would otherwise look idle and draw traffic in like a sinkhole (SRE book, chapter 20,
+"Least-Loaded Round Robin").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+from evenly.core import check
+from evenly.core.balancing.health import Health, State
+from evenly.core.report import LoadReport
+from evenly.errors import ConfigError
+
+__all__ = ["Backend", "BackendSnapshot", "BackendView"]
+
+_MAX_INDEX = 99_999
+_MAX_ADDRESS = 512
+# Errors weigh no more than a backend that is at the book's limit of active requests: enough to be
+# picked last, and a bound on what a policy has to keep sorted.
+_MAX_ERROR_LOAD = 100
+# One error is forgotten after ln(100) = 4.6 decay times.
+_FORGOTTEN_ERRORS = 0.01
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Identify one process that serves requests."""
+
+    address: str
+    index: int | None = None
+    """Its stable position in its job, where discovery can tell; subsets are cut by it."""
+
+    def __post_init__(self) -> None:
+        if not (
+            isinstance(self.address, str)
+            and 0 < len(self.address) <= _MAX_ADDRESS
+            and self.address.isprintable()
+        ):
+            shown = repr(self.address)[:80]
+            raise ConfigError(
+                f"address must be 1 to {_MAX_ADDRESS} printable characters, not {shown}"
+            )
+        if self.index is not None:
+            check.count("index", self.index, 0, _MAX_INDEX)
+
+    def __str__(self) -> str:
+        return self.address
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSnapshot:
+    """Show what a client task knows of one backend."""
+
+    address: str
+    index: int | None
+    state: State
+    in_subset: bool
+    """False once it was removed: it is kept only until its attempts have finished."""
+    active: int
+    errors: float
+    """Recent errors, decaying."""
+    weight: float
+    """The share it should get, relative to the mean of its equals."""
+    utilization: float | None
+    """As it last reported; `None` before its first report."""
+
+
+@final
+class BackendView:
+    """Hold the counters of one backend in one client task.  Compared by identity."""
+
+    __slots__ = (
+        "_error_decay_seconds",
+        "_errors",
+        "_errors_at",
+        "active",
+        "backend",
+        "error_load",
+        "health",
+        "healthy_since",
+        "in_subset",
+        "is_pickable",
+        "latency_seconds",
+        "probed_at",
+        "report",
+        "reported_at",
+        "reports_since",
+        "tier",
+        "trim",
+        "weight",
+    )
+
+    def __init__(
+        self, backend: Backend, health: Health, *, error_decay_seconds: float, now: float
+    ) -> None:
+        self.backend = backend
+        self.health = health
+        self.in_subset = True
+        self.active = 0
+        """Attempts begun and not finished."""
+        self.error_load = 0
+        """Recent errors as a whole number of active requests."""
+        self._errors = 0.0
+        self._errors_at = now
+        self._error_decay_seconds = error_decay_seconds
+        self.tier = -1
+        """Which of the candidates' tiers it stands in; -1 is none."""
+        self.is_pickable = False
+        """Whether the policy holds it now."""
+        self.healthy_since = now
+        """When it last became HEALTHY: slow start counts from here."""
+        self.weight = 1.0
+        """The relative share it should get (the book's "capability"); the mean is 1."""
+        self.trim = 0.0
+        """`probing`'s slow correction of the weight, as a logarithm."""
+        self.report: LoadReport | None = None
+        self.reported_at = -math.inf
+        self.reports_since: float | None = None
+        """Since when its reports have been usable for a weight without a gap."""
+        self.probed_at: float | None = None
+        """When the probe that is under way was asked for."""
+        self.latency_seconds = 0.0
+        """A running average of how long answered attempts took."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<BackendView {self.backend} {self.health.state.value} active={self.active}"
+            f" error_load={self.error_load} weight={self.weight:.3g}>"
+        )
+
+    @property
+    def load(self) -> int:
+        """Active requests plus recent errors."""
+        return self.active + self.error_load
+
+    @property
+    def is_erring(self) -> bool:
+        """Whether it has recent errors, however faded."""
+        return self._errors > 0.0
+
+    def errors(self, now: float) -> float:
+        """Return the recent errors: each counts 1 at first and fades with the decay time."""
+        if self._errors == 0.0:
+            return 0.0
+        age = max(0.0, now - self._errors_at)
+        return self._errors * math.exp(-age / self._error_decay_seconds)
+
+    def record_error(self, now: float) -> None:
+        """Count one error."""
+        self._errors = self.errors(now) + 1.0
+        self._errors_at = now
+        self.error_load = min(_MAX_ERROR_LOAD, round(self._errors))
+
+    def fade_errors(self, now: float) -> bool:
+        """Let time pass over the errors; return whether the load changed."""
+        before = self.error_load
+        self._errors = self.errors(now)
+        self._errors_at = now
+        self.error_load = min(_MAX_ERROR_LOAD, round(self._errors))
+        if self._errors < _FORGOTTEN_ERRORS:
+            self._errors = 0.0
+        return self.error_load != before
+
+    def snapshot(self, now: float) -> BackendSnapshot:
+        """Return what is known now."""
+        return BackendSnapshot(
+            address=self.backend.address,
+            index=self.backend.index,
+            state=self.health.state,
+            in_subset=self.in_subset,
+            active=self.active,
+            errors=self.errors(now),
+            weight=self.weight,
+            utilization=None if self.report is None else self.report.utilization,
+        )

@@ -1,0 +1,229 @@
+"""What one client task knows about one backend's health: three states from two facts.
+
+SRE book, chapter 20, "A Robust Approach to Unhealthy Tasks: Lame Duck State".  The state is never
+stored by hand: it follows from whether the backend is *reachable* and whether it asked to be left
+alone, which are learned from different places and in any order.
+
+    reachable  lame duck  state
+    no         either     REFUSING
+    yes        yes        LAME_DUCK
+    yes        no         HEALTHY
+
+Overload is not death: no error, rejection or latency ever changes the state.  Errors raise the
+backend's load instead (`backend.py`), where the policies see them.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass
+from typing import final
+
+from evenly.core import check
+
+__all__ = ["Health", "HealthConfig", "State"]
+
+
+@final
+class State(enum.Enum):
+    """Name the book's three states of a backend, from a client task's perspective."""
+
+    HEALTHY = "healthy"
+    LAME_DUCK = "lame duck"
+    """Listening and able to serve, but asking not to be sent to: starting up or shutting down."""
+    REFUSING = "refusing"
+    """Not accepting connections, or silent."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthConfig:
+    """Set how a silent backend is noticed and how a refusing one is tried again."""
+
+    check_seconds: float = 1.0
+    """Between two health checks; a check is skipped when something was heard since the last."""
+    unanswered_checks: int = 3
+    """In a row, with no other byte received, make a backend REFUSING."""
+    silent_max_ratio: float = 0.5
+    """The panic rule: silence takes at most this part of a subset out, because when most backends
+    fall silent at once, it is more likely the client task that cannot hear."""
+    backoff_first_seconds: float = 1.0
+    backoff_factor: float = 1.6
+    backoff_max_seconds: float = 120.0
+    backoff_jitter_ratio: float = 0.2
+    """Reconnect delays are spread by ± this part, so that clients do not come back in step."""
+
+    def __post_init__(self) -> None:
+        check.positive("check_seconds", self.check_seconds)
+        check.count("unanswered_checks", self.unanswered_checks, 1, 1000)
+        check.fraction("silent_max_ratio", self.silent_max_ratio)
+        check.positive("backoff_first_seconds", self.backoff_first_seconds)
+        check.number("backoff_factor", self.backoff_factor, 1.0, 100.0)
+        check.number(
+            "backoff_max_seconds", self.backoff_max_seconds, self.backoff_first_seconds, 86400.0
+        )
+        check.number("backoff_jitter_ratio", self.backoff_jitter_ratio, 0.0, 0.99)
+
+
+@final
+class Health:
+    """Track one backend's state, and when to connect to it next."""
+
+    __slots__ = (
+        "_backoff_seconds",
+        "_boot",
+        "_checks_sent",
+        "_config",
+        "_connected",
+        "_heard",
+        "_lame_said",
+        "_lame_watched",
+        "_opened_at",
+        "_opened_count",
+        "_report_connection",
+        "_rng",
+        "_sequence",
+        "_silent",
+        "connect_at",
+        "is_untried",
+        "state",
+    )
+
+    def __init__(self, config: HealthConfig, *, now: float, rng: random.Random) -> None:
+        self._config = config
+        self._rng = rng
+        self.state = State.REFUSING
+        self.is_untried = True
+        """No connection has been opened, refused or lost yet, and nothing was heard."""
+        self.connect_at: float | None = now
+        """When the transport is to open a connection; `None` while it has one or is trying."""
+        self._backoff_seconds = 0.0
+        self._connected = False
+        self._opened_at = now
+        self._opened_count = 0
+        self._silent = False
+        self._heard = False
+        self._checks_sent = 0
+        self._boot = 0
+        self._sequence = 0
+        self._lame_said = False
+        self._lame_watched = False
+        self._report_connection = 0
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is out for leaving health checks unanswered."""
+        return self._silent
+
+    def opened(self, now: float) -> None:
+        """Learn that a connection stands."""
+        self._connected = True
+        self._opened_at = now
+        self._opened_count += 1
+        self.connect_at = None
+        self._lame_watched = False  # NOT_SERVING was the word of the connection before.
+        self._heard_something()
+
+    def refused(self, now: float) -> None:
+        """Learn that a connection could not be opened; try again after a growing delay."""
+        self._connected = False
+        self.is_untried = False
+        # A lame duck listens.  What does not listen is gone, and whatever listens at this address
+        # next is another process, which will speak for itself.
+        self._lame_said = False
+        self._lame_watched = False
+        config = self._config
+        if self._backoff_seconds == 0.0:
+            self._backoff_seconds = config.backoff_first_seconds
+        else:
+            self._backoff_seconds = min(
+                config.backoff_max_seconds, self._backoff_seconds * config.backoff_factor
+            )
+        spread = config.backoff_jitter_ratio * (2.0 * self._rng.random() - 1.0)
+        self.connect_at = now + self._backoff_seconds * (1.0 + spread)
+        self._settle()
+
+    def lost(self, now: float) -> None:
+        """Learn that a standing connection broke; try again at once, unless it was short-lived."""
+        if now - self._opened_at < self._config.backoff_first_seconds:
+            # Accepted and dropped: trying again at once would be a busy loop of connects.
+            self.refused(now)
+            return
+        self._connected = False
+        self.is_untried = False
+        self._backoff_seconds = 0.0
+        self.connect_at = now
+        self._settle()
+
+    def connecting(self) -> None:
+        """Note that the transport was told to connect, so that it is told once."""
+        self.connect_at = None
+
+    def heard(self) -> None:
+        """Learn that bytes came from it: whatever they say, it is not silent."""
+        self._heard = True
+        if self._checks_sent:
+            self._heard_something()
+
+    def said(self, boot: int, sequence: int, *, lame_duck: bool) -> bool:
+        """Learn what it says of itself; return False for a report older than one already known.
+
+        The order is (boot, sequence), so that a HEALTHY that was overtaken on its way never undoes
+        a lame duck.
+        """
+        if boot != self._boot:
+            # After a reconnect any other boot is a new process, even where the machine's clock was
+            # set back in between; otherwise only a later one is.
+            if boot < self._boot and self._opened_count == self._report_connection:
+                return False
+        elif sequence < self._sequence:
+            return False
+        is_news = boot != self._boot or sequence > self._sequence
+        self._boot = boot
+        self._sequence = sequence
+        self._report_connection = self._opened_count
+        if lame_duck:
+            self._lame_said = True
+        elif is_news:
+            self._lame_said = False
+            self._lame_watched = False
+        self._settle()
+        return True
+
+    def watched(self, *, serving: bool) -> None:
+        """Learn from `grpc.health.v1` Watch, which has no order beyond its own connection.
+
+        SERVING does not override what a report said on the same connection.
+        """
+        self._lame_watched = not serving
+        if serving and self._opened_count > self._report_connection:
+            self._lame_said = False
+        self._settle()
+
+    def check(self, *, may_go_silent: bool) -> bool:
+        """End one check interval; return whether the backend is to be asked now."""
+        if not self._connected:
+            return False  # It is tried by reconnecting.
+        if self._heard:
+            self._heard = False
+            return False
+        if self._checks_sent >= self._config.unanswered_checks and may_go_silent:
+            self._silent = True
+            self._settle()
+        self._checks_sent += 1
+        return True
+
+    def _heard_something(self) -> None:
+        self.is_untried = False
+        self._silent = False
+        self._checks_sent = 0
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._connected or self._silent:
+            self.state = State.REFUSING
+        elif self._lame_said or self._lame_watched:
+            self.state = State.LAME_DUCK
+        else:
+            self.state = State.HEALTHY

@@ -1,0 +1,271 @@
+"""Which backends a client task talks to: its subset, their health and their connections.
+
+SRE book, chapter 20, "Limiting the Connections Pool with Subsetting" and "Identifying Bad Tasks".
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+from evenly.core import check
+from evenly.core.balancing.backend import Backend, BackendView
+from evenly.core.balancing.candidates import Candidates
+from evenly.core.balancing.health import Health, HealthConfig, State
+from evenly.core.balancing.subset import SUBSET_ALGORITHMS
+from evenly.errors import ConfigError
+
+__all__ = ["ConnectionEvent", "Connections", "Membership", "MembershipConfig"]
+
+_MAX_SUBSET_SIZE = 10_000
+
+
+@final
+class ConnectionEvent(enum.Enum):
+    """Say what happened to a connection."""
+
+    OPENED = enum.auto()
+    """It can take requests: where the transport has a handshake of its own, that is done too."""
+    REFUSED = enum.auto()
+    """It could not be opened."""
+    LOST = enum.auto()
+    """It stood and broke."""
+
+
+@final
+class Connections(NamedTuple):
+    """Say which connections a transport is to open and to close."""
+
+    open: tuple[Backend, ...]
+    close: tuple[Backend, ...]
+    """No attempt uses these any more."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipConfig:
+    """Set how the subset is cut and how its members are watched."""
+
+    health: HealthConfig = field(default_factory=HealthConfig)
+    subset_algorithm: str = "nested"
+    """Used where the client task has an index and all backends have one; else rendezvous."""
+    subset_size: int = 20
+    """Book: 20 to 100."""
+    client_index: int | None = None
+    """This task's place in its job, from 0 without gaps; `None` where nobody can tell."""
+    enough_ratio: float = 0.7
+    """Below this part of its subset not refusing, a client task takes in as many again."""
+    error_decay_seconds: float = 5.0
+    """How long an error goes on weighing on a backend's load."""
+
+    def __post_init__(self) -> None:
+        if self.subset_algorithm not in SUBSET_ALGORITHMS:
+            raise ConfigError(
+                f"subset_algorithm must be one of {', '.join(SUBSET_ALGORITHMS)},"
+                f" not {self.subset_algorithm!r}"
+            )
+        check.count("subset_size", self.subset_size, 1, _MAX_SUBSET_SIZE)
+        if self.client_index is not None:
+            check.count("client_index", self.client_index, 0, 2**31 - 1)
+        check.fraction("enough_ratio", self.enough_ratio)
+        check.positive("error_decay_seconds", self.error_decay_seconds)
+
+
+@final
+class Membership:
+    """Keep a view of every backend in the subset, and of those that left with attempts unfinished.
+
+    Views are keyed by address, so that counters survive a new list of backends.
+    """
+
+    def __init__(
+        self, config: MembershipConfig, candidates: Candidates, *, rng: random.Random
+    ) -> None:
+        self._config = config
+        self._candidates = candidates
+        self._rng = rng
+        # Without an index, rendezvous hashing needs only that client tasks differ.
+        self._client_key = (
+            rng.getrandbits(31) if config.client_index is None else config.client_index
+        )
+        self._known: tuple[Backend, ...] = ()
+        self._base: tuple[Backend, ...] = ()
+        self._views: dict[str, BackendView] = {}
+        self._to_open: list[BackendView] = []
+        self._to_close: list[Backend] = []
+        self.connect_at = math.inf
+        """When the next refusing backend is to be tried again."""
+
+    @property
+    def known(self) -> int:
+        """How many backends the service has, in the subset or not."""
+        return len(self._known)
+
+    @property
+    def views(self) -> Iterable[BackendView]:
+        """Every backend that is in the subset or has unfinished attempts."""
+        return self._views.values()
+
+    def view(self, backend: Backend) -> BackendView | None:
+        """Return what is known of a backend, or `None` if it is not in the subset."""
+        return self._views.get(backend.address)
+
+    def update(self, backends: Sequence[Backend], now: float) -> None:
+        """Learn the service's backends, and cut the subset anew."""
+        _check_distinct(backends)
+        self._known = tuple(backends)
+        self._base = self._subset(self._config.subset_size)
+        self._apply(now)
+
+    def moved(self, view: BackendView, before: State, now: float) -> None:
+        """Act on a change of a backend's health."""
+        self._candidates.place(view, now)
+        # Refusing backends are replaced only when they are many, and given back when they are few.
+        if (before is State.REFUSING) != (view.health.state is State.REFUSING):
+            self._apply(now)
+
+    def connection(self, view: BackendView, event: ConnectionEvent, now: float) -> None:
+        """Learn what happened to a connection."""
+        health = view.health
+        before = health.state
+        match event:
+            case ConnectionEvent.OPENED:
+                health.opened(now)
+            case ConnectionEvent.REFUSED:
+                health.refused(now)
+            case ConnectionEvent.LOST:
+                health.lost(now)
+        self.moved(view, before, now)
+        self._schedule(view, now)
+
+    def finished(self, view: BackendView) -> None:
+        """Let go of a backend that has left the subset, with its last attempt."""
+        if view.active == 0 and not view.in_subset:
+            del self._views[view.backend.address]
+            self._to_close.append(view.backend)
+
+    def take_connections(self) -> Connections:
+        """Return what to connect to and what to disconnect from; each is said once."""
+        opens: list[Backend] = []
+        for view in self._to_open:
+            if view.in_subset and view.health.connect_at is not None:
+                view.health.connecting()
+                opens.append(view.backend)
+        closes = tuple(self._to_close)
+        self._to_open = []
+        self._to_close = []
+        return Connections(tuple(opens), closes)
+
+    def reconnect(self, now: float) -> None:
+        """Line up the refusing backends whose delay is over."""
+        self.connect_at = math.inf
+        for view in self._views.values():
+            self._schedule(view, now)
+
+    def check_health(self, now: float) -> list[BackendView]:
+        """End a check interval; return the backends that have to be asked."""
+        members = [view for view in self._views.values() if view.in_subset]
+        silent = sum(view.health.is_silent for view in members)
+        most_silent = int(self._config.health.silent_max_ratio * len(members))
+        due: list[BackendView] = []
+        for view in members:
+            health = view.health
+            before = health.state
+            was_silent = health.is_silent
+            if health.check(may_go_silent=silent < most_silent):
+                due.append(view)
+            if health.is_silent and not was_silent:
+                silent += 1
+                self.moved(view, before, now)
+        return due
+
+    def _apply(self, now: float) -> None:
+        """Bring the views in line with the subset and with what refuses."""
+        members = list(self._base)
+        refusing = sum(self._is_refusing(backend) for backend in members)
+        if len(members) - refusing < self._config.enough_ratio * len(members):
+            # As many again and no more: if the whole service is down, widening further would only
+            # send every client to every backend.
+            present = {backend.address for backend in members}
+            wider = self._subset(2 * self._config.subset_size)
+            members += [backend for backend in wider if backend.address not in present]
+        wanted = {backend.address: backend for backend in members}
+        for view in list(self._views.values()):
+            if view.in_subset and view.backend.address not in wanted:
+                view.in_subset = False
+                self._candidates.place(view, now)
+                self.finished(view)
+        joining: list[Backend] = []
+        for backend in members:
+            member = self._views.get(backend.address)
+            if member is None or not member.in_subset:
+                joining.append(backend)
+            else:
+                member.backend = backend  # Its index may have changed.
+        # Client tasks that start together must not all begin with the same backend.
+        self._rng.shuffle(joining)
+        for backend in joining:
+            self._join(backend, now)
+
+    def _join(self, backend: Backend, now: float) -> None:
+        view = self._views.get(backend.address)
+        if view is None:
+            view = BackendView(
+                backend,
+                Health(self._config.health, now=now, rng=self._rng),
+                error_decay_seconds=self._config.error_decay_seconds,
+                now=now,
+            )
+            self._views[backend.address] = view
+        view.backend = backend
+        view.in_subset = True
+        self._candidates.place(view, now)
+        self._schedule(view, now)
+
+    def _schedule(self, view: BackendView, now: float) -> None:
+        connect_at = view.health.connect_at
+        if connect_at is None or not view.in_subset:
+            return
+        if connect_at <= now:
+            self._to_open.append(view)
+        else:
+            self.connect_at = min(self.connect_at, connect_at)
+
+    def _subset(self, size: int) -> tuple[Backend, ...]:
+        known = self._known
+        algorithm = SUBSET_ALGORITHMS["rendezvous"]
+        slots: Sequence[Backend | None] = known
+        if self._config.client_index is not None:
+            indices = [backend.index for backend in known if backend.index is not None]
+            if len(indices) == len(known):
+                algorithm = SUBSET_ALGORITHMS[self._config.subset_algorithm]
+                by_index = dict(zip(indices, known, strict=True))
+                slots = [by_index.get(index) for index in range(max(indices, default=-1) + 1)]
+        return algorithm(slots, self._client_key, min(size, _MAX_SUBSET_SIZE))
+
+    def _is_refusing(self, backend: Backend) -> bool:
+        view = self._views.get(backend.address)
+        return (
+            view is not None and view.health.state is State.REFUSING and not view.health.is_untried
+        )
+
+
+def _check_distinct(backends: Sequence[Backend]) -> None:
+    addresses: dict[str, int] = {}
+    indices: dict[int, int] = {}
+    for place, backend in enumerate(backends):
+        other = addresses.setdefault(backend.address, place)
+        if other != place:
+            raise ConfigError(
+                f"backends[{other}] and backends[{place}] have the same address {backend.address!r}"
+            )
+        if backend.index is not None:
+            other = indices.setdefault(backend.index, place)
+            if other != place:
+                raise ConfigError(
+                    f"backends[{other}] and backends[{place}] have the same index {backend.index}"
+                )

@@ -1,0 +1,1 @@
+"""The policies: how one backend is chosen for one attempt, one file each."""

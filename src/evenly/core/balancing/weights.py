@@ -1,0 +1,108 @@
+"""How much each backend should get, from what the backends say of themselves.
+
+SRE book, chapter 20, "Weighted Round Robin": clients keep a capability score from the "number of
+successful requests handled and at what utilization cost; failed requests result in a penalty".  The
+formula is gRFC A58's:
+
+    weight = qps / (utilization + eps / qps * error_penalty)
+
+with every weight held within 0.1 to 10 times the mean, and then divided by the mean, so that a
+weight of 1 is a fair share.  Where we differ from A58: the lower bound (C-core: 0.01), and a
+backend that has just become healthy starts low and ramps up, instead of being sent a fair share
+while it is still cold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import final
+
+from evenly.core import check
+from evenly.core.balancing.backend import BackendView
+from evenly.core.report import LoadReport
+
+__all__ = ["WeightConfig", "Weights"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightConfig:
+    """Set how weights follow from reports.  Defaults are gRFC A58's where it has one."""
+
+    error_penalty: float = 1.0
+    """How much a backend that fails everything adds to its utilization.  At 0 a backend that fails
+    at no cost looks infinitely capable: the sinkhole."""
+    blackout_seconds: float = 10.0
+    """Reports must have come for so long before they count: first reports cover too little."""
+    expiry_seconds: float = 180.0
+    """A weight without a new report for so long is forgotten."""
+    min_ratio: float = 0.1
+    max_ratio: float = 10.0
+    """Weights are held within these multiples of the mean weight."""
+    slow_start_seconds: float = 10.0
+    """A backend just become healthy ramps from `min_ratio` to its full weight; 0 switches off."""
+
+    def __post_init__(self) -> None:
+        check.number("error_penalty", self.error_penalty, 0.0, 1000.0)
+        check.number("blackout_seconds", self.blackout_seconds, 0.0, 86400.0)
+        check.positive("expiry_seconds", self.expiry_seconds)
+        check.number("min_ratio", self.min_ratio, 0.001, 1.0)
+        check.number("max_ratio", self.max_ratio, 1.0, 1000.0)
+        check.number("slow_start_seconds", self.slow_start_seconds, 0.0, 86400.0)
+
+
+@final
+class Weights:
+    """Turn reports into `BackendView.weight`, once a second."""
+
+    __slots__ = ("_config",)
+
+    def __init__(self, config: WeightConfig) -> None:
+        self._config = config
+
+    def refresh(self, views: Collection[BackendView], now: float) -> None:
+        """Set every backend's weight; unknown ones get the mean of the known."""
+        known: list[tuple[BackendView, float]] = []
+        for view in views:
+            weight = self._known_weight(view, now)
+            if weight > 0.0:
+                known.append((view, weight))
+            else:
+                view.weight = 1.0
+        if known:
+            mean = sum(weight for _, weight in known) / len(known)
+            low = self._config.min_ratio
+            high = self._config.max_ratio
+            for view, weight in known:
+                view.weight = min(high, max(low, weight / mean))
+        if self._config.slow_start_seconds > 0.0:
+            for view in views:
+                view.weight *= self._warmth(view, now)
+
+    def _known_weight(self, view: BackendView, now: float) -> float:
+        config = self._config
+        report = view.report
+        if report is None or now - view.reported_at >= config.expiry_seconds:
+            view.reports_since = None
+            return 0.0
+        weight = raw_weight(report, config.error_penalty)
+        if weight <= 0.0:
+            return 0.0
+        if view.reports_since is None:
+            view.reports_since = now
+        return weight if now - view.reports_since >= config.blackout_seconds else 0.0
+
+    def _warmth(self, view: BackendView, now: float) -> float:
+        age = now - view.healthy_since
+        config = self._config
+        if age >= config.slow_start_seconds:
+            return 1.0
+        return max(config.min_ratio, age / config.slow_start_seconds)
+
+
+def raw_weight(report: LoadReport, error_penalty: float) -> float:
+    """Return gRFC A58's weight, or 0 where the report has too little to tell."""
+    if report.qps <= 0.0 or report.utilization <= 0.0:
+        return 0.0
+    return report.qps / (report.utilization + report.eps / report.qps * error_penalty)
