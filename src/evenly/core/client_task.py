@@ -1,0 +1,343 @@
+"""The calling side's façade: every decision that a client task makes about one service.
+
+It never awaits, sleeps or opens anything: it says what to do next, and is told what happened.  A
+transport (gRPC, HTTP, or the simulator) does the rest:
+
+- after `update`, `wake` and every `record_*`: do what `take_connections` says;
+- after `wake` and `begin`: probe what `take_probes` says;
+- at `next_wake_at`: call `wake`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from evenly.core import check
+from evenly.core.balancing.backend import Backend, BackendSnapshot, BackendView
+from evenly.core.balancing.candidates import Candidates
+from evenly.core.balancing.membership import (
+    ConnectionEvent,
+    Connections,
+    Membership,
+    MembershipConfig,
+)
+from evenly.core.balancing.policies.catalogue import PolicyConfig, make_policy
+from evenly.core.clock import Clock
+from evenly.core.report import LoadReport
+from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.errors import UsageError
+
+__all__ = ["Ask", "Attempt", "ClientTask", "ClientTaskConfig", "ClientTaskSnapshot"]
+
+_NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
+_AT_LIMIT = Rejection(Reason.AT_LIMIT, retryable=True)
+# How fast the averages of round trips and latencies follow new values: about the last ten.
+_AVERAGE_GAIN = 0.1
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTaskConfig:
+    """Set how one client task talks to one service."""
+
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    membership: MembershipConfig = field(default_factory=MembershipConfig)
+    active_limit: int = 100
+    """Active requests per backend from this client task (book)."""
+    ask_seconds: float = 0.05
+    """The most that a request waits for probes before it is sent."""
+
+    def __post_init__(self) -> None:
+        check.count("active_limit", self.active_limit, 1, 1_000_000)
+        check.number("ask_seconds", self.ask_seconds, 0.0, 10.0)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTaskSnapshot:
+    """Show what a client task knows."""
+
+    policy: str
+    known: int
+    """Backends of the service, in the subset or not."""
+    active: int
+    """Attempts begun and not finished."""
+    backends: tuple[BackendSnapshot, ...]
+    """The subset, and what has left it with attempts unfinished."""
+
+
+@final
+class Attempt:
+    """Be one try of one request at one backend, from `begin` to `finish`."""
+
+    __slots__ = ("_finish", "_is_finished", "_previous", "_view", "begun_at", "number", "request")
+
+    def __init__(
+        self,
+        finish: Callable[[BackendView, Outcome, float], Next],
+        view: BackendView,
+        request: Request,
+        previous: Attempt | None,
+        now: float,
+    ) -> None:
+        self._finish = finish
+        self._view = view
+        self._previous = previous
+        self._is_finished = False
+        self.request = request
+        self.begun_at = now
+        self.number: int = 1 if previous is None else previous.number + 1
+        """1 for the first attempt; a retry counts on."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<Attempt {self.number} at {self._view.backend}"
+            f" {'finished' if self._is_finished else 'active'}>"
+        )
+
+    @property
+    def backend(self) -> Backend:
+        """Where to send the request."""
+        return self._view.backend
+
+    @property
+    def tried(self) -> tuple[BackendView, ...]:
+        """The backends that this request has been sent to, the latest first."""
+        earlier = () if self._previous is None else self._previous.tried
+        return (self._view, *earlier)
+
+    def finish(self, outcome: Outcome) -> Next:
+        """End the attempt, on every path and exactly once; return what to do now."""
+        if self._is_finished:
+            raise UsageError(f"finish({outcome.name}): this attempt has finished already: {self!r}")
+        self._is_finished = True
+        return self._finish(self._view, outcome, self.begun_at)
+
+
+@final
+class Ask:
+    """Ask for probes before the request is sent.
+
+    Probe `backends`, hand their answers to `record_report`, and call `resume` when all have come or
+    `wait_seconds` have passed.  Nothing is counted yet: a request that is cancelled while it waits
+    needs no `resume`.
+    """
+
+    __slots__ = ("_is_resumed", "_request", "_resume", "backends", "wait_seconds")
+
+    def __init__(
+        self,
+        resume: Callable[[Request], Attempt | Rejection],
+        request: Request,
+        backends: tuple[Backend, ...],
+        wait_seconds: float,
+    ) -> None:
+        self._resume = resume
+        self._request = request
+        self._is_resumed = False
+        self.backends = backends
+        self.wait_seconds = wait_seconds
+
+    def __repr__(self) -> str:
+        return f"<Ask {', '.join(map(str, self.backends))} for {self.wait_seconds:.4f} s>"
+
+    def resume(self) -> Attempt | Rejection:
+        """Begin the attempt with whatever has become known."""
+        if self._is_resumed:
+            raise UsageError(f"resume(): this request has been begun already: {self!r}")
+        self._is_resumed = True
+        return self._resume(self._request)
+
+
+@final
+class ClientTask:
+    """Decide, for one service and one process, which backend gets each request."""
+
+    def __init__(self, config: ClientTaskConfig, *, clock: Clock, rng: random.Random) -> None:
+        now = clock()
+        self._config = config
+        self._clock = clock
+        self._policy = make_policy(config.policy, rng=rng, now=now)
+        self._candidates = Candidates(self._policy, active_limit=config.active_limit)
+        self._membership = Membership(config.membership, self._candidates, rng=rng)
+        self._erring: dict[BackendView, None] = {}
+        self._probes_due: list[BackendView] = []
+        self._round_trip_seconds = config.ask_seconds / 2.0
+        self._check_seconds = config.membership.health.check_seconds
+        self._tick_at = now + self._check_seconds
+        self._finish_attempt = self._finish  # Bound once rather than per attempt.
+
+    def update(self, backends: Sequence[Backend]) -> None:
+        """Learn the service's backends.  An empty list is one: every request is rejected then.
+
+        Raises `ConfigError`, and changes nothing, if two backends share an address or an index.
+        """
+        self._membership.update(backends, self._clock())
+
+    def begin(self, request: Request, previous: Attempt | None = None) -> Attempt | Ask | Rejection:
+        """Choose a backend for a request; `previous` makes it a retry, elsewhere if possible."""
+        now = self._clock()
+        policy = self._policy
+        # A retry does not ask again: once per request is enough.
+        if policy.asks and previous is None and self._candidates.are_healthy:
+            views = policy.ask(now)
+            if views:
+                return self._ask(request, views, now)
+        return self._start(request, previous, now)
+
+    def record_report(
+        self, backend: Backend, report: LoadReport, *, is_probe: bool = False
+    ) -> None:
+        """Learn what a backend says of itself, whenever and however that arrives.
+
+        A backend that is not in the subset, and a report older than one already known, are ignored.
+        """
+        now = self._clock()
+        view = self._membership.view(backend)
+        if view is None:
+            return
+        if is_probe:
+            self._time_probe(view, now)
+        health = view.health
+        before = health.state
+        health.heard()
+        is_current = health.said(report.boot, report.sequence, lame_duck=report.lame_duck)
+        if health.state is not before:
+            self._membership.moved(view, before, now)
+        if not is_current:
+            return
+        if view.report is not None and view.report.boot != report.boot:
+            # Another process: it is cold, and its predecessor's rates say nothing about it.
+            view.reports_since = None
+            view.healthy_since = now
+        view.report = report
+        view.reported_at = now
+        if view.is_pickable:
+            self._policy.record_report(view, report, now, is_probe=is_probe)
+
+    def record_serving(self, backend: Backend, *, serving: bool) -> None:
+        """Learn what `grpc.health.v1` Watch, or a readiness check, says of a backend."""
+        now = self._clock()
+        view = self._membership.view(backend)
+        if view is not None:
+            before = view.health.state
+            view.health.heard()
+            view.health.watched(serving=serving)
+            self._membership.moved(view, before, now)
+
+    def record_connection(self, backend: Backend, event: ConnectionEvent) -> None:
+        """Learn what happened to the connection to a backend."""
+        now = self._clock()
+        view = self._membership.view(backend)
+        if view is not None:
+            self._membership.connection(view, event, now)
+
+    def take_connections(self) -> Connections:
+        """Return what to disconnect from and what to connect to, in this order; each is said once.
+
+        A backend that left and came back in between is in both.
+        """
+        return self._membership.take_connections()
+
+    def take_probes(self) -> Sequence[Backend]:
+        """Return the backends to probe in the background; each is said once.
+
+        These are health checks, and what the policy wants for later picks.
+        """
+        due = self._probes_due
+        wanted = self._policy.take_probes()
+        if not due and not wanted:
+            return ()
+        now = self._clock()
+        self._probes_due = []
+        probes: list[Backend] = []
+        for view in (*due, *wanted):
+            if view.in_subset:
+                view.probed_at = now
+                probes.append(view.backend)
+        return probes
+
+    def next_wake_at(self) -> float:
+        """Return when `wake` is to be called, on this task's clock."""
+        return min(self._tick_at, self._membership.connect_at)
+
+    def wake(self) -> None:
+        """Do the periodic work that is due."""
+        now = self._clock()
+        if now >= self._tick_at:
+            self._tick_at = now + self._check_seconds
+            self._fade_errors(now)
+            self._probes_due = self._membership.check_health(now)
+            self._policy.wake(now)
+        if now >= self._membership.connect_at:
+            self._membership.reconnect(now)
+
+    def snapshot(self) -> ClientTaskSnapshot:
+        """Return what is known now."""
+        now = self._clock()
+        views = self._membership.views
+        return ClientTaskSnapshot(
+            policy=self._config.policy.name,
+            known=self._membership.known,
+            active=sum(view.active for view in views),
+            backends=tuple(view.snapshot(now) for view in views),
+        )
+
+    def _ask(self, request: Request, views: Sequence[BackendView], now: float) -> Ask:
+        for view in views:
+            view.probed_at = now
+        # "About two round trips": one for the probe, one for the odd late one.
+        wait_seconds = min(self._config.ask_seconds, 2.0 * self._round_trip_seconds)
+        return Ask(self._resume, request, tuple(view.backend for view in views), wait_seconds)
+
+    def _resume(self, request: Request) -> Attempt | Rejection:
+        return self._start(request, None, self._clock())
+
+    def _start(self, request: Request, previous: Attempt | None, now: float) -> Attempt | Rejection:
+        view = self._policy.pick(now, () if previous is None else previous.tried)
+        if view is None:
+            return _AT_LIMIT if self._candidates.exist else _NO_BACKEND
+        self._candidates.begin(view)
+        return Attempt(self._finish_attempt, view, request, previous, now)
+
+    def _finish(self, view: BackendView, outcome: Outcome, begun_at: float) -> Next:
+        now = self._clock()
+        if outcome.is_error:
+            view.record_error(now)
+            self._erring[view] = None
+            if view.is_pickable:
+                self._policy.record_error(view, now)
+        if outcome.is_answer:
+            self._answered(view, now - begun_at, now)
+        self._candidates.finish(view, now)
+        if not view.in_subset:
+            self._membership.finished(view)
+        if outcome is Outcome.OK or outcome is Outcome.CANCELLED:
+            return Next.DONE
+        return Next.GIVE_UP
+
+    def _answered(self, view: BackendView, latency_seconds: float, now: float) -> None:
+        view.latency_seconds += _AVERAGE_GAIN * (latency_seconds - view.latency_seconds)
+        health = view.health
+        before = health.state
+        health.heard()
+        if health.is_untried:
+            health.opened(now)  # A transport that does not speak of connections has one.
+        if health.state is not before:
+            self._membership.moved(view, before, now)
+
+    def _time_probe(self, view: BackendView, now: float) -> None:
+        if view.probed_at is not None:
+            seconds = now - view.probed_at
+            view.probed_at = None
+            self._round_trip_seconds += _AVERAGE_GAIN * (seconds - self._round_trip_seconds)
+
+    def _fade_errors(self, now: float) -> None:
+        for view in list(self._erring):
+            if view.fade_errors(now) and view.is_pickable:
+                self._policy.changed(view)
+            if not view.is_erring:
+                del self._erring[view]
