@@ -5,7 +5,7 @@ The comparisons are written so that NaN fails them: it is inside no range.
 
 from __future__ import annotations
 
-import math
+import sys
 
 from evenly.errors import ConfigError
 
@@ -20,7 +20,8 @@ def number(name: str, value: float, low: float, high: float) -> None:
 
 def positive(name: str, value: float) -> None:
     """Raise `ConfigError` unless `value` is a finite number above zero."""
-    if not (_is_number(value) and 0 < value < math.inf):
+    # Bounded by the largest float, because a huge int is finite too until it meets one.
+    if not (_is_number(value) and 0 < value <= sys.float_info.max):
         raise ConfigError(f"{name} must be finite and above 0, not {value!r}")
 
 

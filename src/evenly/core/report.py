@@ -8,7 +8,6 @@ to the utilization".  To these we add the state, so that a lame duck is known at
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import final
 
@@ -17,8 +16,10 @@ from evenly.errors import ConfigError
 __all__ = ["LoadReport"]
 
 _MAX_BOOT = 2**63 - 1
-_MAX_SEQUENCE = 2**32 - 1
+_MAX_COUNT = 2**32 - 1
 _MAX_PORT = 65535
+# Beyond any machine, and far from where sums and products of floats overflow.
+_MAX_NUMBER = 1e15
 
 
 @final
@@ -58,17 +59,21 @@ class LoadReport:
 
     def __post_init__(self) -> None:
         # One chain for the common case: this runs once per response.  NaN fails every comparison.
-        if not (
-            0 <= self.boot <= _MAX_BOOT
-            and 0 <= self.sequence <= _MAX_SEQUENCE
-            and 0 <= self.admits <= 0b1111
-            and 0 <= self.active <= _MAX_SEQUENCE
-            and 0.0 <= self.runnable < math.inf
-            and 0.0 <= self.utilization < math.inf
-            and 0.0 <= self.qps < math.inf
-            and 0.0 <= self.eps < math.inf
-            and 0.0 <= self.latency_seconds < math.inf
-            and 0.0 < self.compute_units < math.inf
-            and (self.probe_port is None or 0 < self.probe_port <= _MAX_PORT)
-        ):
-            raise ConfigError(f"load report out of bounds: {self!r}")
+        try:
+            is_fine = (
+                0 <= self.boot <= _MAX_BOOT
+                and 0 <= self.sequence <= _MAX_COUNT
+                and 0 <= self.admits <= 0b1111
+                and 0 <= self.active <= _MAX_COUNT
+                and 0.0 <= self.runnable <= _MAX_NUMBER
+                and 0.0 <= self.utilization <= _MAX_NUMBER
+                and 0.0 <= self.qps <= _MAX_NUMBER
+                and 0.0 <= self.eps <= _MAX_NUMBER
+                and 0.0 <= self.latency_seconds <= _MAX_NUMBER
+                and 0.0 < self.compute_units <= _MAX_NUMBER
+                and (self.probe_port is None or 0 < self.probe_port <= _MAX_PORT)
+            )
+        except TypeError:  # A parser's mistake, such as a string for a number.
+            is_fine = False
+        if not is_fine:
+            raise ConfigError(f"load report out of bounds: {self!r}"[:500])
