@@ -34,8 +34,8 @@ __all__ = ["Ask", "Attempt", "ClientTask", "ClientTaskConfig", "ClientTaskSnapsh
 
 _NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
 _AT_LIMIT = Rejection(Reason.AT_LIMIT, retryable=True)
-# How fast the averages of round trips and latencies follow new values: about the last ten.
-_AVERAGE_GAIN = 0.1
+# How fast the average round trip follows new ones: about the last ten count.
+_ROUND_TRIP_GAIN = 0.1
 
 
 @final
@@ -77,7 +77,7 @@ class Attempt:
 
     def __init__(
         self,
-        finish: Callable[[BackendView, Outcome, float], Next],
+        finish: Callable[[BackendView, Outcome], Next],
         view: BackendView,
         request: Request,
         previous: Attempt | None,
@@ -114,7 +114,7 @@ class Attempt:
         if self._is_finished:
             raise UsageError(f"finish({outcome.name}): this attempt has finished already: {self!r}")
         self._is_finished = True
-        return self._finish(self._view, outcome, self.begun_at)
+        return self._finish(self._view, outcome)
 
 
 @final
@@ -303,7 +303,7 @@ class ClientTask:
         self._candidates.begin(view)
         return Attempt(self._finish_attempt, view, request, previous, now)
 
-    def _finish(self, view: BackendView, outcome: Outcome, begun_at: float) -> Next:
+    def _finish(self, view: BackendView, outcome: Outcome) -> Next:
         now = self._clock()
         if outcome.is_error:
             view.record_error(now)
@@ -311,7 +311,7 @@ class ClientTask:
             if view.is_pickable:
                 self._policy.record_error(view, now)
         if outcome.is_answer:
-            self._answered(view, now - begun_at, now)
+            self._answered(view, now)
         self._candidates.finish(view, now)
         if not view.in_subset:
             self._membership.finished(view)
@@ -319,8 +319,7 @@ class ClientTask:
             return Next.DONE
         return Next.GIVE_UP
 
-    def _answered(self, view: BackendView, latency_seconds: float, now: float) -> None:
-        view.latency_seconds += _AVERAGE_GAIN * (latency_seconds - view.latency_seconds)
+    def _answered(self, view: BackendView, now: float) -> None:
         health = view.health
         before = health.state
         health.heard()
@@ -333,7 +332,7 @@ class ClientTask:
         if view.probed_at is not None:
             seconds = now - view.probed_at
             view.probed_at = None
-            self._round_trip_seconds += _AVERAGE_GAIN * (seconds - self._round_trip_seconds)
+            self._round_trip_seconds += _ROUND_TRIP_GAIN * (seconds - self._round_trip_seconds)
 
     def _fade_errors(self, now: float) -> None:
         for view in list(self._erring):

@@ -88,7 +88,7 @@ class BackendView:
         "healthy_since",
         "in_subset",
         "is_pickable",
-        "latency_seconds",
+        "load",
         "probed_at",
         "report",
         "reported_at",
@@ -108,6 +108,8 @@ class BackendView:
         """Attempts begun and not finished."""
         self.error_load = 0
         """Recent errors as a whole number of active requests."""
+        self.load = 0
+        """Their sum.  Kept rather than computed, because policies read it once per request."""
         self._errors = 0.0
         self._errors_at = now
         self._error_decay_seconds = error_decay_seconds
@@ -127,8 +129,6 @@ class BackendView:
         """Since when its reports have been usable for a weight without a gap."""
         self.probed_at: float | None = None
         """When the probe that is under way was asked for."""
-        self.latency_seconds = 0.0
-        """A running average of how long answered attempts took."""
 
     def __repr__(self) -> str:
         return (
@@ -136,10 +136,15 @@ class BackendView:
             f" error_load={self.error_load} weight={self.weight:.3g}>"
         )
 
-    @property
-    def load(self) -> int:
-        """Active requests plus recent errors."""
-        return self.active + self.error_load
+    def begin(self) -> None:
+        """Count an attempt in."""
+        self.active += 1
+        self.load += 1
+
+    def finish(self) -> None:
+        """Count an attempt out."""
+        self.active -= 1
+        self.load -= 1
 
     @property
     def is_erring(self) -> bool:
@@ -155,19 +160,20 @@ class BackendView:
 
     def record_error(self, now: float) -> None:
         """Count one error."""
-        self._errors = self.errors(now) + 1.0
-        self._errors_at = now
-        self.error_load = min(_MAX_ERROR_LOAD, round(self._errors))
+        self._set_errors(self.errors(now) + 1.0, now)
 
     def fade_errors(self, now: float) -> bool:
         """Let time pass over the errors; return whether the load changed."""
-        before = self.error_load
-        self._errors = self.errors(now)
+        before = self.load
+        errors = self.errors(now)
+        self._set_errors(errors if errors >= _FORGOTTEN_ERRORS else 0.0, now)
+        return self.load != before
+
+    def _set_errors(self, errors: float, now: float) -> None:
+        self._errors = errors
         self._errors_at = now
-        self.error_load = min(_MAX_ERROR_LOAD, round(self._errors))
-        if self._errors < _FORGOTTEN_ERRORS:
-            self._errors = 0.0
-        return self.error_load != before
+        self.error_load = min(_MAX_ERROR_LOAD, round(errors))
+        self.load = self.active + self.error_load
 
     def snapshot(self, now: float) -> BackendSnapshot:
         """Return what is known now."""

@@ -75,7 +75,7 @@ class Candidates:
 
     def begin(self, view: BackendView) -> None:
         """Count an attempt to a backend."""
-        view.active += 1
+        view.begin()
         if view.active < self._active_limit:
             self._policy.changed(view)
         else:
@@ -83,7 +83,7 @@ class Candidates:
 
     def finish(self, view: BackendView, now: float) -> None:
         """Count the end of an attempt to a backend, whatever has become of it in between."""
-        view.active -= 1
+        view.finish()
         if view.is_pickable:
             self._policy.changed(view)
         elif view.tier == self._tier and view.tier != _NOWHERE:

@@ -34,7 +34,7 @@ class LeastLoaded(Policy):
 
     def add(self, view: BackendView, now: float) -> None:
         """Take in a backend, behind its equals."""
-        self._place(view)
+        self._place(view, view.load)
 
     def remove(self, view: BackendView) -> None:
         """Forget a backend."""
@@ -58,16 +58,14 @@ class LeastLoaded(Policy):
 
     def changed(self, view: BackendView) -> None:
         """Move a backend whose load changed behind its new equals: that is the round robin."""
-        level = self._level_of[view]
-        if level != view.load:
-            del self._levels[level][view]
-            self._place(view)
+        del self._levels[self._level_of[view]][view]
+        self._place(view, view.load)
 
-    def _place(self, view: BackendView) -> None:
-        load = view.load
+    def _place(self, view: BackendView, load: int) -> None:
         levels = self._levels
         while len(levels) <= load:
             levels.append(OrderedDict())
         levels[load][view] = None
         self._level_of[view] = load
-        self._lowest = min(self._lowest, load)
+        if load < self._lowest:
+            self._lowest = load

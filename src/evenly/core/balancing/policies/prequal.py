@@ -1,9 +1,10 @@
 """Pick from a pool of recent probes, as Prequal does.
 
 B. Wydrowski et al., "Load is not what you should balance: Introducing Prequal" (NSDI 2024).  Kept
-as published, so that `probing` can be compared with it; two things are ours: recent errors count as
-requests in flight, which closes the sinkhole, and with no more backends than the pool has places,
-where the published rules degenerate, it is least loaded.
+as published, so that `probing` can be compared with it; three things are ours: recent errors count
+as requests in flight, which closes the sinkhole; with no more backends than the pool has places,
+where the published rules degenerate, it is least loaded; and backends that report no latency are
+compared by requests in flight alone.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Prequal(Policy):
             _Probe(
                 view,
                 in_flight=in_flight,
-                latency_seconds=report.latency_seconds or view.latency_seconds,
+                latency_seconds=report.latency_seconds,
                 at=now,
                 uses=self._uses(),
             )
@@ -149,7 +150,7 @@ class Prequal(Policy):
         hot_line = self._hot_line()
         cold = [probe for probe in usable if probe.in_flight <= hot_line]
         if cold:
-            return min(cold, key=lambda probe: probe.latency_seconds)
+            return min(cold, key=lambda probe: (probe.latency_seconds, probe.in_flight))
         return min(usable, key=lambda probe: probe.in_flight, default=None)
 
     def _use(self, probe: _Probe) -> None:

@@ -177,9 +177,10 @@ class Probing(Policy):
         self._drop_old(now)
         if self._blind is not None and not self._has_good_fact():
             return self._blind.pick(now, avoid)
-        view = self._scores.first(avoid)
-        if view is None or view in avoid:
+        best = self._scores.first(avoid)
+        if best is None or (avoid and best[3] in avoid):
             return self._draw(avoid)
+        view = best[3]
         self._drop_fact(view)
         return view
 
@@ -204,7 +205,7 @@ class Probing(Policy):
             return False
         best = self._scores.first()
         limit = self._config.worse_ratio * (self._usual + 1.0)
-        return best is not None and self._scores.key(best) <= limit
+        return best is not None and best[0] <= limit
 
     def _drop_fact(self, view: BackendView) -> None:
         if self._fact_at.pop(view, None) is not None:

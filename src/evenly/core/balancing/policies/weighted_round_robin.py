@@ -45,13 +45,14 @@ class WeightedRoundRobin(Policy):
 
     def pick(self, now: float, avoid: Collection[BackendView]) -> BackendView | None:
         """Return the backend whose turn is next."""
-        turns = self._turns
-        view = turns.first(avoid)
-        if view is not None:
-            turn = turns.key(view)
-            # A turn that was passed over to avoid its backend comes late; time never goes back.
-            self._turn = max(self._turn, turn)
-            turns.put(view, turn + 1.0 / view.weight)
+        entry = self._turns.first(avoid)
+        if entry is None:
+            return None
+        turn, _, _, view = entry
+        # A turn that was passed over to avoid its backend comes late; time never goes back.
+        if turn > self._turn:
+            self._turn = turn
+        self._turns.put(view, turn + 1.0 / view.weight)
         return view
 
     def wake(self, now: float) -> None:

@@ -1,0 +1,1 @@
+"""What the hot paths cost, as ratios: both sides are measured in one interleaved run."""
