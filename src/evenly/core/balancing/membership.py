@@ -17,11 +17,10 @@ from evenly.core.balancing.backend import Backend, BackendView
 from evenly.core.balancing.candidates import Candidates
 from evenly.core.balancing.health import Health, HealthConfig, State
 from evenly.core.balancing.subset import SUBSET_ALGORITHMS
+from evenly.core.balancing.subset_input import MAX_CLIENT_INDEX, MAX_SUBSET_SIZE
 from evenly.errors import ConfigError
 
 __all__ = ["ConnectionEvent", "Connections", "Membership", "MembershipConfig"]
-
-_MAX_SUBSET_SIZE = 10_000
 
 
 @final
@@ -68,9 +67,9 @@ class MembershipConfig:
                 f"subset_algorithm must be one of {', '.join(SUBSET_ALGORITHMS)},"
                 f" not {self.subset_algorithm!r}"
             )
-        check.count("subset_size", self.subset_size, 1, _MAX_SUBSET_SIZE)
+        check.count("subset_size", self.subset_size, 1, MAX_SUBSET_SIZE)
         if self.client_index is not None:
-            check.count("client_index", self.client_index, 0, 2**31 - 1)
+            check.count("client_index", self.client_index, 0, MAX_CLIENT_INDEX)
         check.fraction("enough_ratio", self.enough_ratio)
         check.positive("error_decay_seconds", self.error_decay_seconds)
 
@@ -245,7 +244,7 @@ class Membership:
                 algorithm = SUBSET_ALGORITHMS[self._config.subset_algorithm]
                 by_index = dict(zip(indices, known, strict=True))
                 slots = [by_index.get(index) for index in range(max(indices, default=-1) + 1)]
-        return algorithm(slots, self._client_key, min(size, _MAX_SUBSET_SIZE))
+        return algorithm(slots, self._client_key, min(size, MAX_SUBSET_SIZE))
 
     def _is_refusing(self, backend: Backend) -> bool:
         view = self._views.get(backend.address)
