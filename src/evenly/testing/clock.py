@@ -20,6 +20,7 @@ class ManualClock:
         self._now = now
 
     def __call__(self) -> float:
+        """Return the time that was last set."""
         return self._now
 
     def advance(self, seconds: float) -> None:
