@@ -14,9 +14,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "evenly needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { apt-get update -q && apt-get install -qy python3-venv; }
-	$(PYTHON) -m venv --clear .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[all]' $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"])')
+	@echo "Installing into .venv (about half a minute the first time)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[all]' \
+	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"])')
 	@touch $@
 
 demo: setup
