@@ -96,6 +96,8 @@ class World:
         self.clients: dict[int, ClientTask] = {}
         self.sent: Counter[str] = Counter()
         self.sent_to_lame_ducks = 0
+        self.asks = 0
+        self.waited_seconds = 0.0
         self.outcomes: Counter[Outcome] = Counter()
         self.rejections: list[Rejection] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -198,8 +200,12 @@ class World:
         self._probe(client, client.take_probes())
         if isinstance(answer, Ask):
             ask = answer
+            self.asks += 1
             self._probe(client, ask.backends)
-            wait = min(ask.wait_seconds, ROUND_TRIP_SECONDS)
+            # All answer after one round trip, or the request waits as long as it may.
+            answering = [self.backends[one.address].answers_probes for one in ask.backends]
+            wait = min(ask.wait_seconds, ROUND_TRIP_SECONDS if all(answering) else ask.wait_seconds)
+            self.waited_seconds += wait
             self.after(wait, lambda: self._send(client, ask.resume()))
         else:
             self._send(client, answer)

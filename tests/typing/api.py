@@ -12,7 +12,7 @@ def subsets() -> tuple[str, ...]:
     mine = evenly.deterministic_subset(backends, 0, 2)
     mine = evenly.rendezvous_subset(backends, 0, 2)
     mine = evenly.rocksteadier_subset(backends, 0, 2)
-    mine = evenly.random_subset(backends, 0, 2, seed=1)
+    mine += evenly.random_subset(backends, 0, 2, seed=1)
     return mine
 
 

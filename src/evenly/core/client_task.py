@@ -34,6 +34,8 @@ __all__ = ["Ask", "Attempt", "ClientTask", "ClientTaskConfig", "ClientTaskSnapsh
 
 _NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
 _AT_LIMIT = Rejection(Reason.AT_LIMIT, retryable=True)
+# How often the policy learns weights anew and errors fade; its constants are per second.
+_POLICY_SECONDS = 1.0
 # How fast the average round trip follows new ones: about the last ten count.
 _ROUND_TRIP_GAIN = 0.1
 
@@ -97,6 +99,11 @@ class Attempt:
             f"<Attempt {self.number} at {self._view.backend}"
             f" {'finished' if self._is_finished else 'active'}>"
         )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `finish` was called."""
+        return self._is_finished
 
     @property
     def backend(self) -> Backend:
@@ -165,9 +172,10 @@ class ClientTask:
         self._membership = Membership(config.membership, self._candidates, rng=rng)
         self._erring: dict[BackendView, None] = {}
         self._probes_due: list[BackendView] = []
-        self._round_trip_seconds = config.ask_seconds / 2.0
+        self._round_trip_seconds: float | None = None
         self._check_seconds = config.membership.health.check_seconds
-        self._tick_at = now + self._check_seconds
+        self._check_at = now + self._check_seconds
+        self._policy_at = now + _POLICY_SECONDS
         self._finish_attempt = self._finish  # Bound once rather than per attempt.
 
     def update(self, backends: Sequence[Backend]) -> None:
@@ -180,6 +188,8 @@ class ClientTask:
     def begin(self, request: Request, previous: Attempt | None = None) -> Attempt | Ask | Rejection:
         """Choose a backend for a request; `previous` makes it a retry, elsewhere if possible."""
         now = self._clock()
+        if previous is not None and not previous.is_finished:
+            raise UsageError(f"begin(previous=...): finish the attempt before: {previous!r}")
         policy = self._policy
         # A retry does not ask again: once per request is enough.
         if policy.asks and previous is None and self._candidates.are_healthy:
@@ -193,7 +203,8 @@ class ClientTask:
     ) -> None:
         """Learn what a backend says of itself, whenever and however that arrives.
 
-        A backend that is not in the subset, and a report older than one already known, are ignored.
+        `is_probe` says that it answers a probe by UDP, rather than coming with a response.  Ignored
+        are a backend that is not in the subset, and a report older than one already known.
         """
         now = self._clock()
         view = self._membership.view(backend)
@@ -206,27 +217,24 @@ class ClientTask:
         health.heard()
         is_current = health.said(report.boot, report.sequence, lame_duck=report.lame_duck)
         if health.state is not before:
-            self._membership.moved(view, before, now)
+            self._membership.moved(view, now)
         if not is_current:
             return
         if view.report is not None and view.report.boot != report.boot:
             # Another process: it is cold, and its predecessor's rates say nothing about it.
-            view.reports_since = None
-            view.healthy_since = now
+            self._candidates.renew(view, now)
         view.report = report
         view.reported_at = now
-        if view.is_pickable:
-            self._policy.record_report(view, report, now, is_probe=is_probe)
+        self._policy.record_report(view, report, now, is_probe=is_probe)
 
     def record_serving(self, backend: Backend, *, serving: bool) -> None:
         """Learn what `grpc.health.v1` Watch, or a readiness check, says of a backend."""
         now = self._clock()
         view = self._membership.view(backend)
         if view is not None:
-            before = view.health.state
             view.health.heard()
             view.health.watched(serving=serving)
-            self._membership.moved(view, before, now)
+            self._membership.moved(view, now)
 
     def record_connection(self, backend: Backend, event: ConnectionEvent) -> None:
         """Learn what happened to the connection to a backend."""
@@ -240,7 +248,7 @@ class ClientTask:
 
         A backend that left and came back in between is in both.
         """
-        return self._membership.take_connections()
+        return self._membership.take_connections(self._clock())
 
     def take_probes(self) -> Sequence[Backend]:
         """Return the backends to probe in the background; each is said once.
@@ -254,24 +262,26 @@ class ClientTask:
         now = self._clock()
         self._probes_due = []
         probes: list[Backend] = []
-        for view in (*due, *wanted):
+        for view in dict.fromkeys((*due, *wanted)):
             if view.in_subset:
-                view.probed_at = now
+                self._note_probe(view, now)
                 probes.append(view.backend)
         return probes
 
     def next_wake_at(self) -> float:
         """Return when `wake` is to be called, on this task's clock."""
-        return min(self._tick_at, self._membership.connect_at)
+        return min(self._check_at, self._policy_at, self._membership.connect_at)
 
     def wake(self) -> None:
         """Do the periodic work that is due."""
         now = self._clock()
-        if now >= self._tick_at:
-            self._tick_at = now + self._check_seconds
+        if now >= self._policy_at:
+            self._policy_at = now + _POLICY_SECONDS
             self._fade_errors(now)
-            self._probes_due = self._membership.check_health(now)
             self._policy.wake(now)
+        if now >= self._check_at:
+            self._check_at = now + self._check_seconds
+            self._probes_due = self._membership.check_health(now)
         if now >= self._membership.connect_at:
             self._membership.reconnect(now)
 
@@ -288,18 +298,23 @@ class ClientTask:
 
     def _ask(self, request: Request, views: Sequence[BackendView], now: float) -> Ask:
         for view in views:
-            view.probed_at = now
-        # "About two round trips": one for the probe, one for the odd late one.
-        wait_seconds = min(self._config.ask_seconds, 2.0 * self._round_trip_seconds)
+            self._note_probe(view, now)
+        wait_seconds = self._config.ask_seconds
+        if self._round_trip_seconds is not None:
+            # "About two round trips": one for the probe, one for the odd late one.
+            wait_seconds = min(wait_seconds, 2.0 * self._round_trip_seconds)
         return Ask(self._resume, request, tuple(view.backend for view in views), wait_seconds)
 
     def _resume(self, request: Request) -> Attempt | Rejection:
         return self._start(request, None, self._clock())
 
     def _start(self, request: Request, previous: Attempt | None, now: float) -> Attempt | Rejection:
-        view = self._policy.pick(now, () if previous is None else previous.tried)
+        avoid = () if previous is None else previous.tried
+        view = self._policy.pick(now, avoid)
         if view is None:
-            return _AT_LIMIT if self._candidates.exist else _NO_BACKEND
+            view = self._candidates.spare(avoid)
+            if view is None:
+                return _AT_LIMIT if self._candidates.exist else _NO_BACKEND
         self._candidates.begin(view)
         return Attempt(self._finish_attempt, view, request, previous, now)
 
@@ -322,17 +337,23 @@ class ClientTask:
     def _answered(self, view: BackendView, now: float) -> None:
         health = view.health
         before = health.state
-        health.heard()
-        if health.is_untried:
-            health.opened(now)  # A transport that does not speak of connections has one.
+        health.answered(now)
         if health.state is not before:
-            self._membership.moved(view, before, now)
+            self._membership.moved(view, now)
+
+    def _note_probe(self, view: BackendView, now: float) -> None:
+        # The answer is timed from the first of several probes under way, unless that one was lost.
+        if view.probed_at is None or now - view.probed_at > self._config.ask_seconds:
+            view.probed_at = now
 
     def _time_probe(self, view: BackendView, now: float) -> None:
         if view.probed_at is not None:
             seconds = now - view.probed_at
             view.probed_at = None
-            self._round_trip_seconds += _ROUND_TRIP_GAIN * (seconds - self._round_trip_seconds)
+            average = self._round_trip_seconds
+            self._round_trip_seconds = (
+                seconds if average is None else average + _ROUND_TRIP_GAIN * (seconds - average)
+            )
 
     def _fade_errors(self, now: float) -> None:
         for view in list(self._erring):

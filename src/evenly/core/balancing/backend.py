@@ -83,6 +83,7 @@ class BackendView:
         "_errors_at",
         "active",
         "backend",
+        "counts_as_refusing",
         "error_load",
         "health",
         "healthy_since",
@@ -117,8 +118,10 @@ class BackendView:
         """Which of the candidates' tiers it stands in; -1 is none."""
         self.is_pickable = False
         """Whether the policy holds it now."""
+        self.counts_as_refusing = False
+        """Whether its refusal has been acted on."""
         self.healthy_since = now
-        """When it last became HEALTHY: slow start counts from here."""
+        """Since when it has been warming up, as far as is known: slow start counts from here."""
         self.weight = 1.0
         """The relative share it should get (the book's "capability"); the mean is 1."""
         self.trim = 0.0

@@ -7,6 +7,7 @@ Flow Control": a backend at the limit of active requests is not sent more.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Final, final
 
 from evenly.core.balancing.backend import BackendView
@@ -27,8 +28,8 @@ class Candidates:
 
     Those are the members of the best tier that is not empty, below their limit of active requests.
     The tiers are: healthy; lame ducks, the last resort, because they can still serve; and backends
-    not yet tried, which may not exist.  The limit does not open the next tier: being busy is no
-    reason to send to a backend that asked to be left alone.
+    not yet tried, which may not exist.  A tier whose backends are all at their limit does not give
+    way to the next, but `spare` finds a backend there before a request has to be rejected.
     """
 
     __slots__ = ("_active_limit", "_policy", "_tier", "_tiers")
@@ -62,9 +63,11 @@ class Candidates:
         if view.tier != _NOWHERE:
             del self._tiers[view.tier][view]
             self._withdraw(view)
-        view.tier = tier
-        if tier == _HEALTHY:
+        # A lame duck that announces itself is cold.  After a reconnect a new boot will tell, where
+        # backends report; where they do not, it may be a new process.
+        if tier == _HEALTHY and (view.tier == _LAME_DUCK or view.report is None):
             view.healthy_since = now
+        view.tier = tier
         if tier != _NOWHERE:
             self._tiers[tier][view] = None
         best = next((level for level, views in enumerate(self._tiers) if views), _NOWHERE)
@@ -73,13 +76,35 @@ class Candidates:
         elif tier == best and tier != _NOWHERE:
             self._offer(view, now)
 
+    def spare(self, avoid: Collection[BackendView]) -> BackendView | None:
+        """Return a backend of a lower tier, for when the best tier is at its limit.
+
+        A service that comes back announces one backend after the other, and the first must not get
+        all the load while lame ducks could serve; and a burst at the start must not be rejected
+        because connections are a few milliseconds late.
+        """
+        for tier in (self._tiers[_LAME_DUCK], self._tiers[_UNTRIED]):
+            for view in tier:
+                if view.active < self._active_limit and view not in avoid:
+                    tier.move_to_end(view)
+                    return view
+        return None
+
+    def renew(self, view: BackendView, now: float) -> None:
+        """Have the policy meet a backend anew: another process answers at its address."""
+        view.healthy_since = now
+        view.reports_since = None
+        if view.is_pickable:
+            self._withdraw(view)
+            self._offer(view, now)
+
     def begin(self, view: BackendView) -> None:
         """Count an attempt to a backend."""
         view.begin()
-        if view.active < self._active_limit:
-            self._policy.changed(view)
-        else:
+        if view.active >= self._active_limit:
             self._withdraw(view)
+        elif view.is_pickable:
+            self._policy.changed(view)
 
     def finish(self, view: BackendView, now: float) -> None:
         """Count the end of an attempt to a backend, whatever has become of it in between."""

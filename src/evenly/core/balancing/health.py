@@ -73,18 +73,21 @@ class Health:
     __slots__ = (
         "_backoff_seconds",
         "_boot",
+        "_boot_connection",
         "_checks_sent",
         "_config",
         "_connected",
         "_heard",
+        "_is_connecting",
+        "_lame_connection",
         "_lame_said",
         "_lame_watched",
         "_opened_at",
         "_opened_count",
-        "_report_connection",
         "_rng",
         "_sequence",
         "_silent",
+        "_superseded_boot",
         "connect_at",
         "is_untried",
         "state",
@@ -95,11 +98,13 @@ class Health:
         self._rng = rng
         self.state = State.REFUSING
         self.is_untried = True
-        """No connection has been opened, refused or lost yet, and nothing was heard."""
+        """Nobody knows whether it accepts connections: none was tried since it was listed, or since
+        the last one broke."""
         self.connect_at: float | None = now
-        """When the transport is to open a connection; `None` while it has one or is trying."""
+        """When the transport is to open a connection; `None` while it has one or was told to."""
         self._backoff_seconds = 0.0
         self._connected = False
+        self._is_connecting = False
         self._opened_at = now
         self._opened_count = 0
         self._silent = False
@@ -109,62 +114,89 @@ class Health:
         self._sequence = 0
         self._lame_said = False
         self._lame_watched = False
-        self._report_connection = 0
+        # Which connection, by number, was the latest when the boot and the lame duck were learned.
+        self._boot_connection = 0
+        self._lame_connection = 0
+        self._superseded_boot = -1
 
     @property
     def is_silent(self) -> bool:
         """Whether it is out for leaving health checks unanswered."""
         return self._silent
 
+    @property
+    def is_refusing(self) -> bool:
+        """Whether it is known not to accept: tried and refused, or silent."""
+        return self.state is State.REFUSING and not self.is_untried
+
     def opened(self, now: float) -> None:
-        """Learn that a connection stands."""
+        """Learn that a connection stands.
+
+        That does not end a silence: the kernel accepts connections for a process that is stopped.
+        """
         self._connected = True
+        self._is_connecting = False
+        self.is_untried = False
         self._opened_at = now
         self._opened_count += 1
         self.connect_at = None
         self._lame_watched = False  # NOT_SERVING was the word of the connection before.
-        self._heard_something()
+        if self._silent:
+            self._back_off(now)
+        else:
+            self._heard = True
+            self._checks_sent = 0
+        self._settle()
 
     def refused(self, now: float) -> None:
         """Learn that a connection could not be opened; try again after a growing delay."""
         self._connected = False
+        self._is_connecting = False
         self.is_untried = False
+        self._silent = False
         # A lame duck listens.  What does not listen is gone, and whatever listens at this address
         # next is another process, which will speak for itself.
         self._lame_said = False
         self._lame_watched = False
-        config = self._config
-        if self._backoff_seconds == 0.0:
-            self._backoff_seconds = config.backoff_first_seconds
-        else:
-            self._backoff_seconds = min(
-                config.backoff_max_seconds, self._backoff_seconds * config.backoff_factor
-            )
-        spread = config.backoff_jitter_ratio * (2.0 * self._rng.random() - 1.0)
-        self.connect_at = now + self._backoff_seconds * (1.0 + spread)
+        self._back_off(now)
         self._settle()
 
     def lost(self, now: float) -> None:
         """Learn that a standing connection broke; try again at once, unless it was short-lived."""
+        if not self._connected:
+            return  # A transport that says so twice, or of a connection that was replaced.
+        self._connected = False
+        self._silent = False
         if now - self._opened_at < self._config.backoff_first_seconds:
             # Accepted and dropped: trying again at once would be a busy loop of connects.
-            self.refused(now)
-            return
-        self._connected = False
-        self.is_untried = False
-        self._backoff_seconds = 0.0
-        self.connect_at = now
+            self._back_off(now)
+        else:
+            self.is_untried = True
+            self._backoff_seconds = 0.0
+            self.connect_at = now
         self._settle()
+
+    def is_connection_due(self, now: float) -> bool:
+        """Return whether the transport is to open a connection, and is not doing so already."""
+        return self.connect_at is not None and self.connect_at <= now and not self._is_connecting
 
     def connecting(self) -> None:
         """Note that the transport was told to connect, so that it is told once."""
+        self._is_connecting = True
         self.connect_at = None
 
     def heard(self) -> None:
         """Learn that bytes came from it: whatever they say, it is not silent."""
         self._heard = True
         if self._checks_sent:
-            self._heard_something()
+            self._checks_sent = 0
+            self.forgive()
+
+    def answered(self, now: float) -> None:
+        """Learn that it answered a request."""
+        self.heard()
+        if self._opened_count == 0:
+            self.opened(now)  # A transport that does not speak of connections has one.
 
     def said(self, boot: int, sequence: int, *, lame_duck: bool) -> bool:
         """Learn what it says of itself; return False for a report older than one already known.
@@ -172,22 +204,22 @@ class Health:
         The order is (boot, sequence), so that a HEALTHY that was overtaken on its way never undoes
         a lame duck.
         """
-        if boot != self._boot:
-            # After a reconnect any other boot is a new process, even where the machine's clock was
-            # set back in between; otherwise only a later one is.
-            if boot < self._boot and self._opened_count == self._report_connection:
-                return False
-        elif sequence < self._sequence:
+        if not self._is_current(boot, sequence):
             return False
-        is_news = boot != self._boot or sequence > self._sequence
-        self._boot = boot
+        is_new_boot = boot != self._boot
+        is_new_word = sequence > self._sequence and not is_new_boot
+        if is_new_boot:
+            self._superseded_boot = self._boot or -1  # 0 is "unknown" and nobody's.
+            self._boot = boot
         self._sequence = sequence
-        self._report_connection = self._opened_count
+        self._boot_connection = self._opened_count
         if lame_duck:
             self._lame_said = True
-        elif is_news:
+            self._lame_connection = self._opened_count
+        elif is_new_boot or is_new_word:
             self._lame_said = False
-            self._lame_watched = False
+            # A boot's first report may be older than its NOT_SERVING; a later word is not.
+            self._lame_watched = self._lame_watched and is_new_boot
         self._settle()
         return True
 
@@ -197,11 +229,11 @@ class Health:
         SERVING does not override what a report said on the same connection.
         """
         self._lame_watched = not serving
-        if serving and self._opened_count > self._report_connection:
+        if serving and self._opened_count > self._lame_connection:
             self._lame_said = False
         self._settle()
 
-    def check(self, *, may_go_silent: bool) -> bool:
+    def check(self, now: float, *, may_go_silent: bool) -> bool:
         """End one check interval; return whether the backend is to be asked now."""
         if not self._connected:
             return False  # It is tried by reconnecting.
@@ -209,16 +241,44 @@ class Health:
             self._heard = False
             return False
         if self._checks_sent >= self._config.unanswered_checks and may_go_silent:
-            self._silent = True
-            self._settle()
+            self._go_silent(now)
         self._checks_sent += 1
         return True
 
-    def _heard_something(self) -> None:
-        self.is_untried = False
-        self._silent = False
-        self._checks_sent = 0
-        self._settle()
+    def forgive(self) -> None:
+        """End a silence: something was heard, or too many are out for it."""
+        if self._silent:
+            self._silent = False
+            self._backoff_seconds = 0.0
+            self.connect_at = None  # A replacement that is under way does no harm.
+            self._settle()
+
+    def _go_silent(self, now: float) -> None:
+        if not self._silent:
+            self._silent = True
+            # The process may live and only this connection be dead, which a new one would show.
+            self._back_off(now)
+            self._settle()
+
+    def _is_current(self, boot: int, sequence: int) -> bool:
+        if boot == self._boot:
+            return sequence >= self._sequence
+        if boot == self._superseded_boot:
+            return False  # A straggler of the process before.
+        # After a reconnect any other boot is a new process, even where the machine's clock was set
+        # back in between; otherwise only a later one is.
+        return boot > self._boot or self._opened_count > self._boot_connection
+
+    def _back_off(self, now: float) -> None:
+        config = self._config
+        if self._backoff_seconds == 0.0:
+            self._backoff_seconds = config.backoff_first_seconds
+        else:
+            self._backoff_seconds = min(
+                config.backoff_max_seconds, self._backoff_seconds * config.backoff_factor
+            )
+        spread = config.backoff_jitter_ratio * (2.0 * self._rng.random() - 1.0)
+        self.connect_at = now + self._backoff_seconds * (1.0 + spread)
 
     def _settle(self) -> None:
         if not self._connected or self._silent:

@@ -15,7 +15,7 @@ from typing import NamedTuple, final
 from evenly.core import check
 from evenly.core.balancing.backend import Backend, BackendView
 from evenly.core.balancing.candidates import Candidates
-from evenly.core.balancing.health import Health, HealthConfig, State
+from evenly.core.balancing.health import Health, HealthConfig
 from evenly.core.balancing.subset import SUBSET_ALGORITHMS
 from evenly.core.balancing.subset_input import MAX_CLIENT_INDEX, MAX_SUBSET_SIZE
 from evenly.errors import ConfigError
@@ -32,7 +32,7 @@ class ConnectionEvent(enum.Enum):
     REFUSED = enum.auto()
     """It could not be opened."""
     LOST = enum.auto()
-    """It stood and broke."""
+    """It stood and broke; one that was replaced is not spoken of."""
 
 
 @final
@@ -40,6 +40,7 @@ class Connections(NamedTuple):
     """Say which connections a transport is to open and to close."""
 
     open: tuple[Backend, ...]
+    """A connection that stands but is silent is to be replaced."""
     close: tuple[Backend, ...]
     """No attempt uses these any more."""
 
@@ -93,6 +94,8 @@ class Membership:
         )
         self._known: tuple[Backend, ...] = ()
         self._base: tuple[Backend, ...] = ()
+        self._spares: list[Backend] | None = None
+        self._is_widened = False
         self._views: dict[str, BackendView] = {}
         self._to_open: list[BackendView] = []
         self._to_close: list[Backend] = []
@@ -118,19 +121,21 @@ class Membership:
         _check_distinct(backends)
         self._known = tuple(backends)
         self._base = self._subset(self._config.subset_size)
+        self._spares = None
         self._apply(now)
+        self._forgive_surplus(now)
 
-    def moved(self, view: BackendView, before: State, now: float) -> None:
-        """Act on a change of a backend's health."""
+    def moved(self, view: BackendView, now: float) -> None:
+        """Act on what may be a change of a backend's health."""
         self._candidates.place(view, now)
         # Refusing backends are replaced only when they are many, and given back when they are few.
-        if (before is State.REFUSING) != (view.health.state is State.REFUSING):
+        if view.health.is_refusing != view.counts_as_refusing:
+            view.counts_as_refusing = view.health.is_refusing
             self._apply(now)
 
     def connection(self, view: BackendView, event: ConnectionEvent, now: float) -> None:
         """Learn what happened to a connection."""
         health = view.health
-        before = health.state
         match event:
             case ConnectionEvent.OPENED:
                 health.opened(now)
@@ -138,7 +143,7 @@ class Membership:
                 health.refused(now)
             case ConnectionEvent.LOST:
                 health.lost(now)
-        self.moved(view, before, now)
+        self.moved(view, now)
         self._schedule(view, now)
 
     def finished(self, view: BackendView) -> None:
@@ -147,11 +152,11 @@ class Membership:
             del self._views[view.backend.address]
             self._to_close.append(view.backend)
 
-    def take_connections(self) -> Connections:
+    def take_connections(self, now: float) -> Connections:
         """Return what to connect to and what to disconnect from; each is said once."""
         opens: list[Backend] = []
         for view in self._to_open:
-            if view.in_subset and view.health.connect_at is not None:
+            if view.in_subset and view.health.is_connection_due(now):
                 view.health.connecting()
                 opens.append(view.backend)
         closes = tuple(self._to_close)
@@ -167,31 +172,34 @@ class Membership:
 
     def check_health(self, now: float) -> list[BackendView]:
         """End a check interval; return the backends that have to be asked."""
-        members = [view for view in self._views.values() if view.in_subset]
-        silent = sum(view.health.is_silent for view in members)
-        most_silent = int(self._config.health.silent_max_ratio * len(members))
+        allowance = self._forgive_surplus(now)
         due: list[BackendView] = []
-        for view in members:
+        for view in [view for view in self._views.values() if view.in_subset]:
             health = view.health
-            before = health.state
             was_silent = health.is_silent
-            if health.check(may_go_silent=silent < most_silent):
+            if health.check(now, may_go_silent=allowance > 0):
                 due.append(view)
             if health.is_silent and not was_silent:
-                silent += 1
-                self.moved(view, before, now)
+                allowance -= 1
+                self.moved(view, now)
+                self._schedule(view, now)
         return due
+
+    def _forgive_surplus(self, now: float) -> int:
+        """Keep the panic rule where the subset shrank; return how many more may go silent."""
+        members = [view for view in self._views.values() if view.in_subset]
+        silent = [view for view in members if view.health.is_silent]
+        allowance = int(self._config.health.silent_max_ratio * len(members)) - len(silent)
+        for view in silent[: max(0, -allowance)]:
+            view.health.forgive()
+            self.moved(view, now)
+        return max(0, allowance)
 
     def _apply(self, now: float) -> None:
         """Bring the views in line with the subset and with what refuses."""
         members = list(self._base)
-        refusing = sum(self._is_refusing(backend) for backend in members)
-        if len(members) - refusing < self._config.enough_ratio * len(members):
-            # As many again and no more: if the whole service is down, widening further would only
-            # send every client to every backend.
-            present = {backend.address for backend in members}
-            wider = self._subset(2 * self._config.subset_size)
-            members += [backend for backend in wider if backend.address not in present]
+        if self._should_widen():
+            members += self._more()
         wanted = {backend.address: backend for backend in members}
         for view in list(self._views.values()):
             if view.in_subset and view.backend.address not in wanted:
@@ -209,6 +217,32 @@ class Membership:
         self._rng.shuffle(joining)
         for backend in joining:
             self._join(backend, now)
+
+    def _should_widen(self) -> bool:
+        """Return whether too many of the subset refuse; once widened, half of them must return.
+
+        Without that gap, one flapping backend would open and close a subset's worth of connections
+        each time.
+        """
+        enough = self._config.enough_ratio
+        if self._is_widened:
+            enough = (1.0 + enough) / 2.0
+        refusing = sum(self._is_refusing(backend) for backend in self._base)
+        self._is_widened = len(self._base) - refusing < enough * len(self._base)
+        return self._is_widened
+
+    def _more(self) -> Sequence[Backend]:
+        """Return as many backends again, and no more.
+
+        If the whole service is down, widening further would only send every client everywhere.
+        """
+        if self._spares is None:
+            base = {backend.address for backend in self._base}
+            wider = self._subset(2 * self._config.subset_size)
+            others = [backend for backend in wider if backend.address not in base]
+            # Not every algorithm's larger subset contains the smaller one.
+            self._spares = others[: len(wider) - len(self._base)]
+        return self._spares
 
     def _join(self, backend: Backend, now: float) -> None:
         view = self._views.get(backend.address)
@@ -248,9 +282,7 @@ class Membership:
 
     def _is_refusing(self, backend: Backend) -> bool:
         view = self._views.get(backend.address)
-        return (
-            view is not None and view.health.state is State.REFUSING and not view.health.is_untried
-        )
+        return view is not None and view.health.is_refusing
 
 
 def _check_distinct(backends: Sequence[Backend]) -> None:

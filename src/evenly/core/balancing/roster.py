@@ -55,11 +55,10 @@ class Roster:
         size = len(views)
         if not size:
             return None
-        place = int(rng.random() * size)
-        if avoid:
-            # As many steps as there are backends to avoid find another, if there is one.
-            for step in range(min(size, len(avoid) + 1)):
-                view = views[(place + step) % size]
-                if view not in avoid:
-                    return view
-        return views[place]
+        view = views[int(rng.random() * size)]
+        if avoid and view in avoid:
+            # Draw again rather than take the neighbour, which would get a double share.
+            others = [other for other in views if other not in avoid]
+            if others:
+                return others[int(rng.random() * len(others))]
+        return view

@@ -22,7 +22,12 @@ from evenly.core import check
 from evenly.core.balancing.backend import BackendView
 from evenly.core.report import LoadReport
 
-__all__ = ["WeightConfig", "Weights"]
+__all__ = ["WeightConfig", "Weights", "raw_weight", "scale_to_mean"]
+
+
+# Below a thousandth of what was provisioned, one request more or less changes the ratio; and the
+# quotient of a vanishing number would be infinite.
+_LEAST_UTILIZATION = 0.001
 
 
 @final
@@ -56,13 +61,23 @@ class WeightConfig:
 class Weights:
     """Turn reports into `BackendView.weight`, once a second."""
 
-    __slots__ = ("_config",)
+    __slots__ = ("_config", "_is_settled")
 
     def __init__(self, config: WeightConfig) -> None:
         self._config = config
+        self._is_settled = False
+
+    def welcome(self, view: BackendView, now: float) -> None:
+        """Let a backend that joins start low, rather than from the next refresh on.
+
+        Those that join before the first refresh are all equally new.
+        """
+        if self._is_settled and now - view.healthy_since < self._config.slow_start_seconds:
+            view.weight = self._warmth(view, now)
 
     def refresh(self, views: Collection[BackendView], now: float) -> None:
         """Set every backend's weight; unknown ones get the mean of the known."""
+        self._is_settled = True
         known: list[tuple[BackendView, float]] = []
         for view in views:
             weight = self._known_weight(view, now)
@@ -79,6 +94,7 @@ class Weights:
         if self._config.slow_start_seconds > 0.0:
             for view in views:
                 view.weight *= self._warmth(view, now)
+        scale_to_mean(views)
 
     def _known_weight(self, view: BackendView, now: float) -> float:
         config = self._config
@@ -101,8 +117,15 @@ class Weights:
         return max(config.min_ratio, age / config.slow_start_seconds)
 
 
+def scale_to_mean(views: Collection[BackendView]) -> None:
+    """Divide the weights by their mean, so that 1 is a fair share again."""
+    total = sum(view.weight for view in views)
+    for view in views:
+        view.weight *= len(views) / total
+
+
 def raw_weight(report: LoadReport, error_penalty: float) -> float:
     """Return gRFC A58's weight, or 0 where the report has too little to tell."""
-    if report.qps <= 0.0 or report.utilization <= 0.0:
+    if report.qps <= 0.0 or report.utilization < _LEAST_UTILIZATION:
         return 0.0
     return report.qps / (report.utilization + report.eps / report.qps * error_penalty)

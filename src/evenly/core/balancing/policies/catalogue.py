@@ -53,7 +53,7 @@ _MAKERS: Final[dict[str, Callable[[PolicyConfig, random.Random, float], Policy]]
     "round_robin": lambda _config, _rng, _now: RoundRobin(),
     "least_loaded": lambda _config, _rng, _now: LeastLoaded(),
     "weighted_round_robin": lambda config, rng, _now: WeightedRoundRobin(config.weights, rng=rng),
-    "weighted_least_loaded": lambda config, _rng, _now: WeightedLeastLoaded(config.weights),
+    "weighted_least_loaded": lambda config, rng, _now: WeightedLeastLoaded(config.weights, rng=rng),
     "power_of_two": lambda _config, rng, _now: PowerOfTwo(rng=rng),
     "prequal": lambda config, rng, _now: Prequal(config.prequal, rng=rng),
     "probing": _probing,

@@ -3,8 +3,8 @@
 B. Wydrowski et al., "Load is not what you should balance: Introducing Prequal" (NSDI 2024).  Kept
 as published, so that `probing` can be compared with it; three things are ours: recent errors count
 as requests in flight, which closes the sinkhole; with no more backends than the pool has places,
-where the published rules degenerate, it is least loaded; and backends that report no latency are
-compared by requests in flight alone.
+where the published rules degenerate, it is least loaded; and where a backend reports no latency,
+they are compared by requests in flight alone.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Prequal(Policy):
         usable = [probe for probe in self._pool if probe.view not in avoid]
         hot_line = self._hot_line()
         cold = [probe for probe in usable if probe.in_flight <= hot_line]
-        if cold:
+        if cold and all(probe.latency_seconds > 0.0 for probe in cold):
             return min(cold, key=lambda probe: (probe.latency_seconds, probe.in_flight))
         return min(usable, key=lambda probe: probe.in_flight, default=None)
 

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar, final
 
 from evenly.core import check
@@ -27,17 +29,17 @@ from evenly.core.balancing.policies.policy import Policy
 from evenly.core.balancing.policies.weighted_least_loaded import WeightedLeastLoaded
 from evenly.core.balancing.roster import Roster
 from evenly.core.balancing.view_heap import ViewHeap
-from evenly.core.balancing.weights import WeightConfig, Weights
+from evenly.core.balancing.weights import WeightConfig, Weights, scale_to_mean
 from evenly.core.report import LoadReport
 from evenly.core.window import TokenBucket
 
 __all__ = ["Probing", "ProbingConfig"]
 
-# Draws before a weighted draw settles for whatever came last.  Weights are within a few times the
-# mean, so that a draw is taken with a chance of a quarter or more, and 0.75 ** 8 is a tenth.
+# How often to draw again for a backend that is not to be avoided, or has no fact yet, before taking
+# what there is.
 _DRAWS = 8
-# Two health checks: whoever is alive has reported within them.
-_FRESH_SECONDS = 2.0
+# Fewer probes in a second than this say little about how many are answered.
+_FEW_PROBES = 10
 
 
 @final
@@ -54,9 +56,12 @@ class ProbingConfig:
     usual_gain: float = 0.05
     """How fast the usual `runnable` follows new facts."""
     probes: int = 2
-    """Backends that are asked at once."""
+    """Backends that are asked at once; 0 where the transport has no probes."""
     probes_per_second: float = 5000.0
     """Probing must never be able to hurt: above this rate, the policy picks without."""
+    answered_min_ratio: float = 0.5
+    """When fewer of a second's probes than this are answered: stop asking, because most requests
+    would wait in vain."""
     unanswered_asks: int = 5
     unanswered_seconds: float = 0.5
     """So many asks over so long without any answer: stop asking, until a probe is answered again.
@@ -67,6 +72,8 @@ class ProbingConfig:
     """What is left of the trim after a second, so that old errors of it fade."""
     trim_limit: float = 1.4
     """The trim stays within ± this: at most about 4 × up or down."""
+    fresh_seconds: float = 5.0
+    """A utilization older than this moves no trim: an integral over it would run to its limit."""
     newcomer_trim: float = -1.0
     """The trim of a backend that has just become healthy ..."""
     newcomer_seconds: float = 3.0
@@ -77,13 +84,15 @@ class ProbingConfig:
         check.number("error_score", self.error_score, 0.0, 1e6)
         check.number("worse_ratio", self.worse_ratio, 1.0, 1e6)
         check.fraction("usual_gain", self.usual_gain)
-        check.count("probes", self.probes, 1, 10)
-        check.positive("probes_per_second", self.probes_per_second)
+        check.count("probes", self.probes, 0, 10)
+        check.number("probes_per_second", self.probes_per_second, max(1, self.probes), 1e9)
+        check.fraction("answered_min_ratio", self.answered_min_ratio)
         check.count("unanswered_asks", self.unanswered_asks, 1, 1000)
         check.positive("unanswered_seconds", self.unanswered_seconds)
         check.number("trim_gain", self.trim_gain, 0.0, 10.0)
         check.fraction("trim_keep_ratio", self.trim_keep_ratio)
         check.number("trim_limit", self.trim_limit, 0.0, 10.0)
+        check.positive("fresh_seconds", self.fresh_seconds)
         check.number("newcomer_trim", self.newcomer_trim, -10.0, 0.0)
         check.number("newcomer_seconds", self.newcomer_seconds, 0.0, 3600.0)
 
@@ -105,25 +114,35 @@ class Probing(Policy):
         # When each live fact was received, oldest first.
         self._fact_at: OrderedDict[BackendView, float] = OrderedDict()
         self._usual = 0.0
-        self._max_weight = 1.0
+        # Sums of the weights in the roster's order, for weighted draws; None after a change.
+        self._sums: list[float] | None = None
+        self._is_settled = False
         self._budget = TokenBucket(config.probes_per_second, config.probes_per_second)
         self._budget.level(now)
         self._asks = 0  # Since a probe was last answered.
+        self._asked = 0  # Probes since the last wake, and their answers.
+        self._answers = 0
         self._asking_since = now
         self._trial: BackendView | None = None
         # Used while probes get no answer; kept in step only then.
         self._blind: WeightedLeastLoaded | None = None
         self._weight_config = weight_config
+        if config.probes == 0:
+            self._go_blind(now)
 
     def add(self, view: BackendView, now: float) -> None:
-        """Take in a backend."""
+        """Take in a backend; one that joins after the first refresh starts low."""
+        if self._is_settled and now - view.healthy_since < self._config.newcomer_seconds:
+            view.weight = math.exp(self._config.newcomer_trim)
         self._roster.add(view)
+        self._sums = None
         if self._blind is not None:
             self._blind.add(view, now)
 
     def remove(self, view: BackendView) -> None:
         """Forget a backend and its fact."""
         self._roster.remove(view)
+        self._sums = None
         self._drop_fact(view)
         if self._blind is not None:
             self._blind.remove(view)
@@ -143,7 +162,9 @@ class Probing(Policy):
         """Keep what a backend said as its newest fact."""
         if is_probe:
             self._asks = 0
-            self._blind = None
+            self._answers += 1
+            if self._config.probes:
+                self._blind = None
         if view not in self._roster:
             return
         config = self._config
@@ -170,6 +191,7 @@ class Probing(Policy):
         ):
             self._go_blind(now)
             return ()
+        self._asked += self._config.probes
         return self._draw_some()
 
     def pick(self, now: float, avoid: Collection[BackendView]) -> BackendView | None:
@@ -179,7 +201,7 @@ class Probing(Policy):
             return self._blind.pick(now, avoid)
         best = self._scores.first(avoid)
         if best is None or (avoid and best[3] in avoid):
-            return self._draw(avoid)
+            return self._better_of_two(avoid)
         view = best[3]
         self._drop_fact(view)
         return view
@@ -193,8 +215,11 @@ class Probing(Policy):
     def wake(self, now: float) -> None:
         """Learn the weights anew and trim them by utilization."""
         views = list(self._roster)
+        self._is_settled = True
         self._weights.refresh(views, now)
         self._trim(views, now)
+        self._sums = None
+        self._judge_answers(now)
         if self._blind is not None:
             for view in views:
                 self._blind.changed(view)
@@ -239,20 +264,42 @@ class Probing(Policy):
 
     def _draw(self, avoid: Collection[BackendView]) -> BackendView | None:
         """Return a backend with a chance in proportion to its weight."""
+        if not self._roster:
+            return None
+        if self._sums is None:
+            self._sums = list(accumulate(view.weight for view in self._roster))
         rng = self._rng
-        view = None
         for _ in range(_DRAWS):
-            view = self._roster.draw(rng, avoid)
-            if view is None or rng.random() * self._max_weight <= view.weight:
+            place = bisect_right(self._sums, rng.random() * self._sums[-1])
+            view = self._roster[min(place, len(self._sums) - 1)]
+            if view not in avoid:
                 return view
-        return view
+        return self._roster.draw(rng, avoid)
+
+    def _better_of_two(self, avoid: Collection[BackendView]) -> BackendView | None:
+        """Return the less loaded of two that are drawn by weight: all that is known without facts.
+
+        Load is this client task's own, and so is mostly zero with many clients: then it is the
+        first, and the choice is in proportion to the weights.
+        """
+        first = self._draw(avoid)
+        second = self._draw(avoid)
+        if first is None or second is None:
+            return first
+        return second if second.load * first.weight < first.load * second.weight else first
 
     def _trim(self, views: Sequence[BackendView], now: float) -> None:
         config = self._config
-        known = [(view, used) for view in views if (used := _utilization(view, now)) > 0.0]
+        known = [
+            (view, used)
+            for view in views
+            if (used := _utilization(view, now - config.fresh_seconds)) > 0.0
+        ]
         mean = sum(used for _, used in known) / (len(known) or 1)
         for view in views:
-            view.trim *= config.trim_keep_ratio
+            # Without a word on its utilization nothing is known against a backend.
+            says_nothing = view.report is None or view.report.utilization == 0.0
+            view.trim = 0.0 if says_nothing else config.trim_keep_ratio * view.trim
         for view, used in known:
             trim = view.trim + config.trim_gain * math.log(mean / used)
             view.trim = min(config.trim_limit, max(-config.trim_limit, trim))
@@ -260,23 +307,23 @@ class Probing(Policy):
             if now - view.healthy_since < config.newcomer_seconds:
                 view.trim = config.newcomer_trim
             view.weight *= math.exp(view.trim)
-        # Back to a mean of 1, so that scores of different seconds can be compared.
-        total = sum(view.weight for view in views)
-        for view in views:
-            view.weight *= len(views) / total
-        self._max_weight = max((view.weight for view in views), default=1.0)
+        scale_to_mean(views)  # So that scores of different seconds can be compared.
+
+    def _judge_answers(self, now: float) -> None:
+        enough = self._config.answered_min_ratio * self._asked
+        if self._asked >= _FEW_PROBES and self._answers < enough and self._blind is None:
+            self._go_blind(now)
+        self._asked = 0
+        self._answers = 0
 
     def _go_blind(self, now: float) -> None:
-        self._blind = WeightedLeastLoaded(self._weight_config)
+        self._blind = WeightedLeastLoaded(self._weight_config, rng=self._rng)
         for view in self._roster:
             self._blind.add(view, now)
 
 
-def _utilization(view: BackendView, now: float) -> float:
-    """Return what a backend lately reported, or 0 where that is unknown or old.
-
-    An integral over an old value would run to its limit.
-    """
-    if view.report is None or now - view.reported_at > _FRESH_SECONDS:
+def _utilization(view: BackendView, since: float) -> float:
+    """Return what a backend reported since then, or 0 where that is unknown."""
+    if view.report is None or view.reported_at < since:
         return 0.0
     return view.report.utilization

@@ -5,6 +5,7 @@ What `probing` falls back on where probes get no answer, and a policy in its own
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection
 from typing import final
 
@@ -24,15 +25,21 @@ class WeightedLeastLoaded(Policy):
     everywhere, and without them the heaviest backend would get it all.
     """
 
-    def __init__(self, config: WeightConfig) -> None:
+    def __init__(self, config: WeightConfig, *, rng: random.Random) -> None:
+        self._rng = rng
         self._weights = Weights(config)
         self._heap = ViewHeap()
         self._turn_of: dict[BackendView, float] = {}
         self._turn = 0.0
 
     def add(self, view: BackendView, now: float) -> None:
-        """Take in a backend, behind its equals."""
-        self._turn_of[view] = self._turn + 1.0 / view.weight
+        """Take in a backend somewhere in its first round.
+
+        A random phase, because client tasks that start together must not all send to the same
+        backend first.
+        """
+        self._weights.welcome(view, now)
+        self._turn_of[view] = self._turn + self._rng.random() / view.weight
         self.changed(view)
 
     def remove(self, view: BackendView) -> None:

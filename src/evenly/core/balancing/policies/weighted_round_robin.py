@@ -37,6 +37,7 @@ class WeightedRoundRobin(Policy):
         A random phase, because client tasks that start together must not all send to the same
         backend first.
         """
+        self._weights.welcome(view, now)
         self._turns.put(view, self._turn + self._rng.random() / view.weight)
 
     def remove(self, view: BackendView) -> None:

@@ -1,0 +1,652 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from evenly.core.balancing.backend import Backend, BackendView
+from evenly.core.balancing.health import Health, HealthConfig
+from evenly.core.balancing.policies.probing import Probing, ProbingConfig
+from evenly.core.balancing.weights import WeightConfig
+from evenly.core.report import LoadReport
+from evenly.errors import ConfigError
+
+START = 1_000.0
+DEFAULT = ProbingConfig()
+LONG_AGO = START - 3_600.0
+
+
+class Draws(random.Random):
+    """Give these numbers in turn."""
+
+    def __init__(self, *numbers: float) -> None:
+        super().__init__(0)
+        self._numbers = list(numbers)
+
+    def random(self) -> float:
+        return self._numbers.pop(0)
+
+
+def new_view(name: str) -> BackendView:
+    health = Health(HealthConfig(), now=START, rng=random.Random(0))
+    view = BackendView(Backend(name), health, error_decay_seconds=5.0, now=START)
+    view.healthy_since = LONG_AGO
+    return view
+
+
+def policy_of(
+    names: str, *, config: ProbingConfig = DEFAULT, rng: random.Random | None = None
+) -> tuple[Probing, dict[str, BackendView]]:
+    weights = WeightConfig(slow_start_seconds=0.0)
+    policy = Probing(config, weight_config=weights, rng=rng or random.Random(1), now=START)
+    views = {name: new_view(name) for name in names}
+    for view in views.values():
+        policy.add(view, START)
+    return policy, views
+
+
+def fact(
+    policy: Probing,
+    view: BackendView,
+    runnable: float,
+    *,
+    now: float = START,
+    is_probe: bool = False,
+) -> None:
+    policy.record_report(view, LoadReport(runnable=runnable), now, is_probe=is_probe)
+
+
+def pick(policy: Probing, *avoid: BackendView, now: float = START) -> str:
+    view = policy.pick(now, avoid)
+    assert view is not None
+    return view.backend.address
+
+
+def asked(policy: Probing, *, now: float = START) -> str:
+    return "".join(sorted(view.backend.address for view in policy.ask(now)))
+
+
+def report_utilization(views: dict[str, BackendView], *utilizations: float) -> None:
+    for view, utilization in zip(views.values(), utilizations, strict=True):
+        view.report = LoadReport(utilization=utilization)
+        view.reported_at = START
+
+
+def test_the_best_fact_is_picked_and_each_is_used_once() -> None:
+    # After three facts: b is drawn, then a, which is no less loaded.
+    policy, views = policy_of("abc", rng=Draws(0.5, 0.0))
+    fact(policy, views["a"], 5.0)
+    fact(policy, views["b"], 1.0)
+    fact(policy, views["c"], 3.0)
+
+    assert [pick(policy) for _ in range(3)] == ["b", "c", "a"]
+    assert pick(policy) == "b"
+
+
+def test_of_equal_facts_the_first_received_is_picked() -> None:
+    policy, views = policy_of("ab")
+    fact(policy, views["b"], 1.0)
+    fact(policy, views["a"], 1.0)
+
+    assert pick(policy) == "b"
+
+
+def test_a_backend_has_one_fact_its_newest() -> None:
+    policy, views = policy_of("ab", rng=Draws(0.0, 0.9))
+    fact(policy, views["a"], 0.0)
+    fact(policy, views["b"], 3.0)
+    fact(policy, views["a"], 7.0)
+
+    assert [pick(policy), pick(policy)] == ["b", "a"]
+    assert pick(policy) == "a"  # drawn: the 0 was not kept
+
+
+# A binary fraction, so that the end of a fact's life is exact.
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [
+        pytest.param(0.12, "b", id="alive"),
+        pytest.param(0.125, "a", id="dead: drawn at random"),
+    ],
+)
+def test_a_fact_lives_as_long_as_it_is_told_to(age: float, expected: str) -> None:
+    rng = Draws(0.0, 0.0, 0.5, 0.0)  # a is drawn before b.
+    policy, views = policy_of("ab", config=ProbingConfig(fact_seconds=0.125), rng=rng)
+    fact(policy, views["b"], 0.0)
+
+    assert pick(policy, now=START + age) == expected
+
+
+def test_a_fact_lives_100_ms() -> None:
+    assert DEFAULT.fact_seconds == 0.1
+    policy, views = policy_of("ab")
+    for name in "ab":
+        fact(policy, views[name], 0.0)
+
+    assert asked(policy, now=START + 0.099) == ""
+    assert asked(policy, now=START + 0.101) == "ab"
+
+
+def test_a_fact_renewed_lives_from_then_on() -> None:
+    policy, views = policy_of("ab")
+    fact(policy, views["a"], 0.0)
+    fact(policy, views["b"], 0.0, now=START + 0.05)
+    fact(policy, views["a"], 0.0, now=START + 0.09)
+
+    assert asked(policy, now=START + 0.14) == ""
+    assert asked(policy, now=START + 0.16) == "ab"  # b's is gone, and one is too few.
+
+
+def test_an_error_deletes_the_fact() -> None:
+    policy, views = policy_of("ab")
+    fact(policy, views["a"], 0.0)
+    fact(policy, views["b"], 5.0)
+    views["a"].record_error(START)
+    policy.record_error(views["a"], START)
+
+    assert pick(policy) == "b"
+
+
+def test_a_recent_error_weighs_ten_runnable_requests() -> None:
+    for runnable, expected in ((9.9, "b"), (10.1, "a")):
+        policy, views = policy_of("ab")
+        views["a"].record_error(START)
+        fact(policy, views["a"], 0.0)  # 0 + 1 + 10 · 1 = 11
+        fact(policy, views["b"], runnable)  # 10.9 or 11.1
+
+        assert pick(policy) == expected
+
+
+def test_an_old_error_weighs_less() -> None:
+    policy, views = policy_of("ab")
+    views["a"].record_error(START)
+    fact(policy, views["a"], 0.0, now=START + 5.0)  # 1 + 10/e = 4.68
+    fact(policy, views["b"], 3.7, now=START + 5.0)  # 4.7
+
+    assert pick(policy, now=START + 5.0) == "a"
+
+
+def test_a_score_is_relative_to_the_weight() -> None:
+    policy, views = policy_of("ab")
+    views["a"].weight = 2.0
+    fact(policy, views["a"], 3.0)  # (3 + 1) / 2 = 2
+    fact(policy, views["b"], 1.5)  # (1.5 + 1) / 1 = 2.5
+
+    assert pick(policy) == "a"
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        pytest.param("", "ab", id="none"),
+        pytest.param("a", "ab", id="one"),
+        pytest.param("ab", "", id="two good ones"),
+    ],
+)
+def test_it_asks_where_there_are_fewer_than_two_facts(names: str, expected: str) -> None:
+    policy, views = policy_of("ab")
+    for name in names:
+        fact(policy, views[name], 0.0)
+
+    assert asked(policy) == expected
+
+
+# With a gain of 1 the usual is the last fact's 4: the limit is 1.2 · (4 + 1) = 6.
+@pytest.mark.parametrize(
+    ("runnable", "expected"),
+    [
+        pytest.param(5.0, "", id="5 + 1 is at the limit"),
+        pytest.param(5.01, "ab", id="5.01 + 1 is above it"),
+    ],
+)
+def test_it_asks_where_even_the_best_fact_is_worse_than_usual(
+    runnable: float, expected: str
+) -> None:
+    policy, views = policy_of("abc", config=ProbingConfig(usual_gain=1.0))
+    fact(policy, views["a"], 9.0)
+    fact(policy, views["b"], runnable)
+    fact(policy, views["c"], 4.0)
+    policy.record_error(views["c"], START)
+    policy.remove(views["c"])
+
+    assert asked(policy) == expected
+
+
+def test_the_usual_is_a_slow_average() -> None:
+    policy, views = policy_of("ab")
+    # After n facts of 1 the usual is 1 − 0.95ⁿ.  Their score is 2, and 2 <= 1.2 · (usual + 1) asks
+    # for a usual of 2/3: 0.95ⁿ <= 1/3, n >= ln(3) / −ln(0.95) = 21.4.
+    for _ in range(10):
+        fact(policy, views["a"], 1.0)
+        fact(policy, views["b"], 1.0)
+    fact(policy, views["a"], 1.0)
+    assert asked(policy) == "ab"  # 21
+    fact(policy, views["b"], 1.0)
+    assert asked(policy) == ""  # 22
+
+
+def test_it_asks_for_two_and_prefers_those_without_a_fact() -> None:
+    # Each number draws a quarter of the four: a c, then b (has a fact), d, a (has one) and c.
+    draws = Draws(0.1, 0.6, 0.3, 0.9, 0.1, 0.6)
+    policy, views = policy_of("abcd", config=ProbingConfig(usual_gain=0.0), rng=draws)
+    assert asked(policy) == "ac"
+    fact(policy, views["a"], 50.0)
+    fact(policy, views["b"], 50.0)
+
+    assert asked(policy) == "cd"
+
+
+def test_it_asks_those_with_a_fact_where_there_is_no_other() -> None:
+    policy, views = policy_of("ab", config=ProbingConfig(usual_gain=0.0))
+    fact(policy, views["a"], 50.0)
+    fact(policy, views["b"], 50.0)
+
+    assert asked(policy) == "ab"
+
+
+def test_it_asks_for_as_many_as_it_is_told_to_or_all() -> None:
+    assert len(asked(policy_of("abcdefgh", config=ProbingConfig(probes=3))[0])) == 3
+    assert asked(policy_of("ab", config=ProbingConfig(probes=3))[0]) == "ab"
+
+
+@pytest.mark.parametrize("names", [pytest.param("", id="nobody"), pytest.param("a", id="one")])
+def test_without_a_choice_it_does_not_ask(names: str) -> None:
+    policy, _ = policy_of(names)
+
+    assert asked(policy) == ""
+
+
+def test_it_does_not_ask_beyond_the_budget() -> None:
+    policy, views = policy_of("abc", config=ProbingConfig(probes_per_second=4.0))
+
+    assert [len(policy.ask(START)) for _ in range(4)] == [2, 2, 0, 0]  # 4 probes at once
+    assert len(policy.ask(START + 0.25)) == 0  # 4 · 0.25 = 1 is not enough for two.
+    assert len(policy.ask(START + 0.5)) == 2
+    assert pick(policy, now=START + 0.5) in views  # Without probes it picks all the same.
+
+
+def test_having_good_facts_costs_no_budget() -> None:
+    policy, views = policy_of("ab", config=ProbingConfig(probes_per_second=2.0))
+    for name in "ab":
+        fact(policy, views[name], 0.0)
+    assert asked(policy) == ""
+    assert asked(policy) == ""
+
+    assert asked(policy, now=START + 0.2) == "ab"
+
+
+def go_blind(policy: Probing) -> None:
+    """Let five asks and half a second pass without an answer, and ask once more."""
+    for _ in range(5):
+        assert asked(policy) != ""
+    assert asked(policy, now=START + 0.5) == ""
+
+
+def test_after_five_asks_and_half_a_second_without_an_answer_it_goes_blind() -> None:
+    policy, _ = policy_of("ab")
+    for _ in range(20):
+        assert asked(policy) == "ab"  # Many at once prove nothing ...
+    assert asked(policy, now=START + 0.49) == "ab"
+
+    assert asked(policy, now=START + 0.5) == ""
+    assert asked(policy, now=START + 0.6) == ""
+
+
+def test_five_asks_do_not_blind_it_however_long_they_take() -> None:
+    policy, _ = policy_of("ab")
+    for second in range(5):
+        assert asked(policy, now=START + second) == "ab"  # ... and neither does a lost datagram.
+
+    assert asked(policy, now=START + 5.0) == ""  # the sixth
+
+
+def test_one_answer_to_a_probe_begins_the_count_anew() -> None:
+    policy, views = policy_of("ab")
+    for _ in range(5):
+        assert asked(policy) == "ab"
+    fact(policy, views["a"], 50.0, now=START + 0.4, is_probe=True)
+    for _ in range(5):
+        assert asked(policy, now=START + 0.6) == "ab"
+    assert asked(policy, now=START + 1.0) == "ab"
+
+    assert asked(policy, now=START + 1.1) == ""  # half a second after the first of these
+
+
+def test_blind_it_picks_the_least_loaded() -> None:
+    policy, views = policy_of("abc")
+    go_blind(policy)
+    now = START + 0.6
+    picked = []
+    for _ in range(6):
+        name = pick(policy, now=now)
+        picked.append(name)
+        views[name].begin()
+        policy.changed(views[name])
+
+    assert "".join(picked) == "abcabc"
+    views["b"].finish()
+    policy.changed(views["b"])
+    assert pick(policy, now=now) == "b"
+    assert pick(policy, views["b"], now=now) != "b"
+
+
+def test_blind_it_keeps_up_with_who_comes_and_goes() -> None:
+    policy, views = policy_of("ab")
+    go_blind(policy)
+    now = START + 0.6
+    for view in views.values():
+        view.begin()
+        policy.changed(view)
+    newcomer = new_view("c")
+    policy.add(newcomer, now)
+    assert pick(policy, now=now) == "c"
+
+    policy.remove(newcomer)
+    assert pick(policy, now=now) in "ab"
+
+
+def test_blind_it_still_uses_good_facts_from_responses() -> None:
+    policy, views = policy_of("abc")
+    go_blind(policy)
+    now = START + 0.6
+    fact(policy, views["b"], 0.1, now=now)
+    assert pick(policy, now=now) == "a"  # One fact is too few: least loaded.
+
+    fact(policy, views["c"], 0.0, now=now)
+    assert pick(policy, now=now) == "c"
+
+
+def test_blind_it_tries_one_probe_with_each_wake() -> None:
+    policy, _ = policy_of("abc")
+    policy.wake(START)
+    assert policy.take_probes() == ()  # It can see.
+    go_blind(policy)
+    assert policy.take_probes() == ()
+
+    policy.wake(START + 1.0)
+    assert len(policy.take_probes()) == 1
+    assert policy.take_probes() == ()
+
+
+def test_a_trial_of_a_backend_that_left_is_forgotten() -> None:
+    policy, views = policy_of("ab")
+    go_blind(policy)
+    policy.wake(START + 1.0)
+    for view in views.values():
+        policy.remove(view)
+
+    assert policy.take_probes() == ()
+
+
+def test_an_answer_to_a_probe_makes_it_see_again() -> None:
+    policy, views = policy_of("ab")
+    go_blind(policy)
+    fact(policy, views["a"], 0.0, now=START + 0.6)
+    assert asked(policy, now=START + 0.6) == ""  # A response is no answer to a probe.
+
+    fact(policy, views["a"], 0.0, now=START + 0.7, is_probe=True)
+    assert asked(policy, now=START + 0.7) == "ab"
+
+
+def test_a_backend_that_may_not_be_picked_can_end_the_blindness_too() -> None:
+    policy, views = policy_of("abc")
+    go_blind(policy)
+    policy.remove(views["a"])  # It is at its limit, say.
+    fact(policy, views["a"], 0.0, now=START + 0.6, is_probe=True)
+
+    assert asked(policy, now=START + 0.6) == "bc"
+    assert pick(policy, now=START + 0.6) in "bc"  # And its fact was not kept.
+
+
+def test_without_probes_it_is_blind_from_the_start() -> None:
+    policy, views = policy_of("abc", config=ProbingConfig(probes=0))
+    picked = []
+    for _ in range(6):
+        assert asked(policy) == ""
+        name = pick(policy)
+        picked.append(name)
+        views[name].begin()
+        policy.changed(views[name])
+
+    assert sorted(picked[:3]) == sorted(picked[3:]) == ["a", "b", "c"]  # the least loaded in turn
+
+
+def test_it_stops_asking_when_most_probes_of_a_second_get_no_answer() -> None:
+    policy, views = policy_of("abcd", config=ProbingConfig(usual_gain=0.0))
+    for _ in range(10):  # 20 probes, of which a alone answers 9: under a half.
+        assert len(asked(policy)) == 2
+    for _ in range(9):
+        fact(policy, views["a"], 50.0, is_probe=True)
+    policy.wake(START + 1.0)
+    assert asked(policy, now=START + 1.0) == ""
+
+    fact(policy, views["a"], 50.0, now=START + 2.0, is_probe=True)  # The trial is answered.
+    assert len(asked(policy, now=START + 2.0)) == 2
+
+
+# Used 0.4 and 0.8 of what they have, 0.6 on average.
+# trim: 0.2 · ln(0.6 / 0.4) = 0.081093 and 0.2 · ln(0.6 / 0.8) = −0.057536
+# exp: 1.084472 and 0.944088, 1.014280 on average; and divided by that, 1.069204 and 0.930796.
+def test_the_trim_by_hand() -> None:
+    policy, views = policy_of("ab")
+    report_utilization(views, 0.4, 0.8)
+    policy.wake(START + 1.0)
+
+    a, b = views.values()
+    assert (a.trim, b.trim) == pytest.approx((0.081093, -0.057536), abs=1e-6)
+    assert (a.weight, b.weight) == pytest.approx((1.069204, 0.930796), abs=1e-6)
+
+    policy.wake(START + 2.0)  # 0.99 · 0.081093 + 0.081093 and 0.99 · −0.057536 − 0.057536
+    assert (a.trim, b.trim) == pytest.approx((0.161375, -0.114497), abs=1e-6)
+
+
+def test_the_trim_has_a_limit() -> None:
+    policy, views = policy_of("ab")
+    for _ in range(60):
+        report_utilization(views, 0.01, 1.99)
+        policy.wake(START + 1.0)
+
+    # ln(1 / 0.01) = 4.6 a step drives a to its limit; 0.2 · ln(1 / 1.99) / 0.01 = −13.8 drives b.
+    assert views["a"].trim == 1.4
+    assert views["b"].trim == -1.4
+    # exp(1.4) = 4.0552 and exp(−1.4) = 0.2466, 2.1509 on average
+    assert views["a"].weight == pytest.approx(1.88535, abs=1e-5)
+    assert views["b"].weight == pytest.approx(0.11465, abs=1e-5)
+
+
+def test_an_old_utilization_does_not_drive_the_trim() -> None:
+    policy, views = policy_of("ab")
+    report_utilization(views, 0.4, 0.8)
+    policy.wake(START + 5.0)
+    before = views["a"].trim
+    policy.wake(START + 5.1)
+
+    assert before == pytest.approx(0.081093, abs=1e-6)
+    assert views["a"].trim == pytest.approx(0.080282, abs=1e-6)  # 0.99 · 0.081093: it fades.
+
+
+def test_an_unknown_utilization_has_no_part_in_the_mean() -> None:
+    policy, views = policy_of("abc")
+    report_utilization(views, 0.4, 0.8, 0.0)
+    policy.wake(START + 1.0)
+
+    assert views["a"].trim == pytest.approx(0.081093, abs=1e-6)
+    assert views["c"].trim == 0.0
+
+
+@pytest.mark.parametrize(
+    ("age", "trim", "ratio"),
+    [
+        pytest.param(0.0, -1.0, 0.36788, id="at once: 1/e"),
+        pytest.param(2.9, -1.0, 0.36788, id="for three seconds"),
+        pytest.param(3.0, 0.0, 1.0, id="no longer"),
+    ],
+)
+def test_a_newcomer_is_held_back(age: float, trim: float, ratio: float) -> None:
+    policy, views = policy_of("ab")
+    views["b"].healthy_since = START
+    policy.wake(START + age)
+
+    assert views["b"].trim == trim
+    assert views["b"].weight / views["a"].weight == pytest.approx(ratio, abs=1e-5)
+
+
+def test_a_newcomer_is_held_back_no_longer_than_it_is_one() -> None:
+    policy, views = policy_of("ab")
+    views["b"].healthy_since = START
+    policy.wake(START + 2.0)
+    assert views["b"].trim == -1.0
+    policy.wake(START + 3.0)
+
+    # It has said nothing of its utilization: its −1 was no finding, and must not fade for minutes.
+    assert views["b"].trim == 0.0
+    assert views["b"].weight == views["a"].weight
+
+
+def test_a_backend_that_no_longer_tells_its_utilization_loses_its_trim() -> None:
+    policy, views = policy_of("ab")
+    report_utilization(views, 0.4, 0.8)
+    policy.wake(START + 1.0)
+    assert views["b"].trim < 0.0
+    report_utilization(views, 0.4, 0.0)
+    policy.wake(START + 2.0)
+
+    assert views["b"].trim == 0.0
+
+
+@pytest.mark.parametrize(
+    ("age", "is_settled", "expected"),
+    [
+        pytest.param(0.0, True, 0.36788, id="just become healthy: 1/e at once"),
+        pytest.param(2.9, True, 0.36788, id="for three seconds"),
+        pytest.param(3.0, True, 1.0, id="no longer"),
+        pytest.param(0.0, False, 1.0, id="before the first refresh all are new"),
+    ],
+)
+def test_who_joins_after_the_first_refresh_is_held_back_at_once(
+    age: float, is_settled: bool, expected: float
+) -> None:
+    policy, _ = policy_of("ab")
+    if is_settled:
+        policy.wake(START)
+    newcomer = new_view("c")
+    newcomer.healthy_since = START
+    policy.add(newcomer, START + age)
+
+    assert newcomer.weight == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "utilizations",
+    [
+        pytest.param([0.0, 0.0, 0.0], id="nothing known"),
+        pytest.param([0.5, 0.5, 0.5], id="equals"),
+        pytest.param([0.01, 0.5, 3.0], id="far apart"),
+        pytest.param([0.0, 0.5, 3.0], id="one unknown"),
+    ],
+)
+def test_weights_keep_a_mean_of_one(utilizations: list[float]) -> None:
+    policy, views = policy_of("abc")
+    views["c"].healthy_since = START
+    for second in range(1, 20):
+        report_utilization(views, *utilizations)
+        for view in views.values():
+            view.reported_at = START + second
+        policy.wake(START + second)
+
+        assert sum(view.weight for view in views.values()) == pytest.approx(3.0)
+
+
+def test_without_facts_it_draws_by_weight() -> None:
+    # a has 1.069204 of 2: below 0.534602 it is a.
+    policy, views = policy_of("ab", rng=Draws(0.5346, 0.9, 0.5347, 0.1))
+    report_utilization(views, 0.4, 0.8)
+    policy.wake(START + 1.0)
+
+    # Both are idle, and so the first of each two drawn is picked.
+    assert pick(policy, now=START + 1.0) == "a"
+    assert pick(policy, now=START + 1.0) == "b"
+
+
+@pytest.mark.parametrize(
+    ("load_a", "load_b", "expected"),
+    [
+        pytest.param(0, 0, "a", id="idle: the first drawn"),
+        pytest.param(1, 0, "b", id="b is idle"),
+        pytest.param(2, 1, "a", id="2 / 1 = 1 / 0.5: the first drawn"),
+        pytest.param(3, 1, "b", id="3 / 1 > 1 / 0.5"),
+        pytest.param(3, 2, "a", id="3 / 1 < 2 / 0.5"),
+    ],
+)
+def test_without_facts_it_takes_the_less_loaded_of_two_for_their_weight(
+    load_a: int, load_b: int, expected: str
+) -> None:
+    policy, views = policy_of("ab", rng=Draws(0.0, 0.9))  # a, then b
+    views["b"].weight = 0.5
+    for name, load in (("a", load_a), ("b", load_b)):
+        for _ in range(load):
+            views[name].begin()
+
+    assert pick(policy) == expected
+
+
+def test_an_avoided_backend_s_fact_is_passed_over_and_kept() -> None:
+    policy, views = policy_of("abc")
+    fact(policy, views["a"], 0.0)
+    fact(policy, views["b"], 5.0)
+
+    assert pick(policy, views["a"]) == "b"
+    assert pick(policy, views["a"], views["b"]) == "c"  # drawn: better than a fact to avoid
+    assert pick(policy) == "a"
+
+
+def test_an_avoided_backend_is_picked_where_there_is_no_other() -> None:
+    policy, views = policy_of("a")
+    fact(policy, views["a"], 0.0)
+
+    assert pick(policy, views["a"]) == "a"
+
+
+def test_the_fact_of_a_backend_that_left_is_forgotten() -> None:
+    policy, views = policy_of("ab")
+    fact(policy, views["a"], 0.0)
+    policy.remove(views["a"])
+    fact(policy, views["a"], 0.0)  # late
+
+    assert pick(policy) == "b"
+
+
+def test_nobody() -> None:
+    policy, _ = policy_of("")
+    policy.wake(START)
+
+    assert policy.pick(START, ()) is None
+    assert policy.asks
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"fact_seconds": 0.0}, "fact_seconds", id="dead at once"),
+        pytest.param({"error_score": -1.0}, "error_score", id="errors attract"),
+        pytest.param({"worse_ratio": 0.9}, "worse_ratio", id="better than usual"),
+        pytest.param({"worse_ratio": math.nan}, "worse_ratio", id="NaN"),
+        pytest.param({"usual_gain": 1.1}, "usual_gain", id="beyond the newest"),
+        pytest.param({"probes": -1}, "probes", id="fewer than no probes"),
+        pytest.param(
+            {"probes": 3, "probes_per_second": 2.9}, "probes_per_second", id="never enough for one"
+        ),
+        pytest.param({"probes_per_second": 0.0}, "probes_per_second", id="no budget"),
+        pytest.param({"unanswered_asks": 0}, "unanswered_asks", id="blind at once"),
+        pytest.param({"unanswered_seconds": math.inf}, "unanswered_seconds", id="never blind"),
+        pytest.param({"trim_gain": -0.1}, "trim_gain", id="towards the busy"),
+        pytest.param({"trim_keep_ratio": 1.01}, "trim_keep_ratio", id="growing trim"),
+        pytest.param({"trim_limit": -1.0}, "trim_limit", id="negative limit"),
+        pytest.param({"newcomer_trim": 0.5}, "newcomer_trim", id="newcomers first"),
+        pytest.param({"newcomer_seconds": -1.0}, "newcomer_seconds", id="negative time"),
+    ],
+)
+def test_a_wrong_config_is_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"{message} must be"):
+        ProbingConfig(**settings)  # type: ignore[arg-type]

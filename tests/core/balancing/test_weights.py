@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from evenly.core.balancing.backend import Backend, BackendView
+from evenly.core.balancing.health import Health, HealthConfig
+from evenly.core.balancing.weights import WeightConfig, Weights, raw_weight
+from evenly.core.report import LoadReport
+from evenly.errors import ConfigError
+
+START = 1_000.0
+# Old enough for slow start and blackout to be over.
+READY = START + 10.0
+PLAIN = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0)
+
+
+def new_view(
+    *, qps: float = 0.0, utilization: float = 0.0, eps: float = 0.0, at: float = START
+) -> BackendView:
+    health = Health(HealthConfig(), now=START, rng=random.Random(0))
+    view = BackendView(Backend("a:1"), health, error_decay_seconds=5.0, now=START)
+    view.report = LoadReport(qps=qps, utilization=utilization, eps=eps)
+    view.reported_at = at
+    return view
+
+
+def unheard() -> BackendView:
+    view = new_view()
+    view.report = None
+    view.reported_at = -math.inf
+    return view
+
+
+@pytest.mark.parametrize(
+    ("qps", "utilization", "eps", "penalty", "expected"),
+    [
+        pytest.param(100.0, 0.5, 0.0, 1.0, 200.0, id="100 / 0.5"),
+        pytest.param(100.0, 0.5, 50.0, 1.0, 100.0, id="half fail: 100 / (0.5 + 0.5)"),
+        pytest.param(100.0, 0.25, 100.0, 1.0, 80.0, id="all fail: 100 / (0.25 + 1)"),
+        pytest.param(100.0, 0.25, 25.0, 3.0, 100.0, id="dear errors: 100 / (0.25 + 0.25 · 3)"),
+        pytest.param(100.0, 0.5, 50.0, 0.0, 200.0, id="errors for free: 100 / 0.5"),
+        pytest.param(100.0, 2.0, 0.0, 1.0, 50.0, id="beyond what it has: 100 / 2"),
+        pytest.param(0.0, 0.5, 0.0, 1.0, 0.0, id="no queries: unknown"),
+        pytest.param(0.0, 0.5, 3.0, 1.0, 0.0, id="errors without queries: unknown"),
+        pytest.param(100.0, 0.0, 0.0, 1.0, 0.0, id="no utilization: unknown"),
+    ],
+)
+def test_raw_weight_is_that_of_grfc_a58(
+    qps: float, utilization: float, eps: float, penalty: float, expected: float
+) -> None:
+    report = LoadReport(qps=qps, utilization=utilization, eps=eps)
+
+    assert raw_weight(report, penalty) == pytest.approx(expected)
+
+
+def test_weights_are_relative_to_their_mean() -> None:
+    slow = new_view(qps=100.0, utilization=1.0)  # 100
+    fast = new_view(qps=150.0, utilization=0.5)  # 300
+    Weights(PLAIN).refresh([slow, fast], READY)
+
+    assert slow.weight == 0.5  # 100 / 200
+    assert fast.weight == 1.5  # 300 / 200
+
+
+def test_unknown_ones_get_the_mean_of_the_known() -> None:
+    slow = new_view(qps=100.0, utilization=1.0)
+    fast = new_view(qps=300.0, utilization=1.0)
+    idle = new_view()
+    new = unheard()
+    Weights(PLAIN).refresh([idle, slow, new, fast], READY)
+
+    assert (slow.weight, fast.weight) == (0.5, 1.5)  # The unknown have no part in the mean.
+    assert (idle.weight, new.weight) == (1.0, 1.0)
+
+
+def test_with_nobody_known_all_are_equal() -> None:
+    views = [unheard(), new_view(), unheard()]
+    views[0].weight = 3.0
+    Weights(PLAIN).refresh(views, READY)
+
+    assert [view.weight for view in views] == [1.0, 1.0, 1.0]
+
+
+def test_no_backends_are_no_mistake() -> None:
+    Weights(PLAIN).refresh([], READY)
+
+
+def test_a_weight_stays_within_a_tenth_and_ten_times_the_mean() -> None:
+    many = [new_view(qps=1.0, utilization=1.0) for _ in range(98)]
+    tiny = new_view(qps=0.001, utilization=1.0)
+    huge = new_view(qps=10_000.0, utilization=1.0)
+    Weights(PLAIN).refresh([*many, tiny, huge], READY)
+
+    # The mean is (98 + 0.001 + 10,000) / 100 = 101: huge has 99 times that, the others a 101st.
+    # So they are held at 10 and at 0.1, which is (10 + 99 · 0.1) / 100 = 0.199 on average.
+    assert huge.weight == pytest.approx(10.0 / 0.199)
+    assert tiny.weight == pytest.approx(0.1 / 0.199)
+    assert many[0].weight == pytest.approx(0.1 / 0.199)
+
+
+def test_the_bounds_are_settings() -> None:
+    slow = new_view(qps=100.0, utilization=1.0)
+    fast = new_view(qps=300.0, utilization=1.0)
+    config = WeightConfig(
+        blackout_seconds=0.0, slow_start_seconds=0.0, min_ratio=0.75, max_ratio=1.25
+    )
+    Weights(config).refresh([slow, fast], READY)
+
+    assert (slow.weight, fast.weight) == (0.75, 1.25)  # instead of 0.5 and 1.5
+
+
+def test_reports_count_after_the_blackout() -> None:
+    weights = Weights(WeightConfig(slow_start_seconds=0.0))
+    slow = new_view(qps=100.0, utilization=1.0)
+    fast = new_view(qps=300.0, utilization=1.0)
+    weights.refresh([slow, fast], START)
+    assert (slow.weight, fast.weight) == (1.0, 1.0)
+    weights.refresh([slow, fast], START + 9.9)
+    assert (slow.weight, fast.weight) == (1.0, 1.0)
+
+    weights.refresh([slow, fast], START + 10.0)
+    assert (slow.weight, fast.weight) == (0.5, 1.5)
+
+
+def test_the_blackout_begins_with_the_first_report_that_says_something() -> None:
+    weights = Weights(WeightConfig(slow_start_seconds=0.0))
+    a = new_view(qps=100.0, utilization=1.0)
+    b = new_view()
+    weights.refresh([a, b], START)
+    b.report = LoadReport(qps=300.0, utilization=1.0)
+    weights.refresh([a, b], START + 5.0)
+    weights.refresh([a, b], START + 14.0)
+    assert (a.weight, b.weight) == (1.0, 1.0)  # a alone is known, and so is its own mean.
+
+    weights.refresh([a, b], START + 15.0)
+    assert (a.weight, b.weight) == (0.5, 1.5)
+
+
+def test_an_old_weight_is_forgotten_and_blacked_out_when_reports_return() -> None:
+    weights = Weights(WeightConfig(slow_start_seconds=0.0))
+    slow = new_view(qps=100.0, utilization=1.0)
+    fast = new_view(qps=300.0, utilization=1.0)
+    weights.refresh([slow, fast], START)
+    slow.reported_at = START + 179.0
+    weights.refresh([slow, fast], START + 179.9)
+    assert (slow.weight, fast.weight) == (0.5, 1.5)
+    weights.refresh([slow, fast], START + 180.0)
+    assert (slow.weight, fast.weight) == (1.0, 1.0)
+
+    fast.reported_at = START + 181.0
+    weights.refresh([slow, fast], START + 181.0)
+    weights.refresh([slow, fast], START + 190.9)
+    assert (slow.weight, fast.weight) == (1.0, 1.0)
+    weights.refresh([slow, fast], START + 191.0)
+    assert (slow.weight, fast.weight) == (0.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        pytest.param(0.0, 0.1, id="just become healthy: the least there is"),
+        pytest.param(1.0, 0.1, id="a tenth of the way"),
+        pytest.param(5.0, 0.5, id="half of the way"),
+        pytest.param(9.0, 0.9, id="nearly there"),
+        pytest.param(10.0, 1.0, id="all of the way"),
+        pytest.param(500.0, 1.0, id="long ago"),
+    ],
+)
+def test_slow_start_ramps_a_newcomer_up(seconds: float, expected: float) -> None:
+    old = unheard()
+    old.healthy_since = -math.inf
+    newcomer = unheard()
+    newcomer.healthy_since = START
+    Weights(WeightConfig()).refresh([old, newcomer], START + seconds)
+
+    # Only the ratio means anything to a policy.
+    assert newcomer.weight / old.weight == pytest.approx(expected)
+
+
+def test_slow_start_multiplies_a_known_weight() -> None:
+    old = new_view(qps=100.0, utilization=1.0)
+    old.healthy_since = -math.inf
+    newcomer = new_view(qps=300.0, utilization=1.0)
+    newcomer.healthy_since = START
+    Weights(WeightConfig(blackout_seconds=0.0)).refresh([old, newcomer], START + 5.0)
+
+    assert newcomer.weight / old.weight == pytest.approx(1.5)  # 3 times as capable, half warm
+
+
+def test_the_mean_is_one_after_the_ramp_too() -> None:
+    old = unheard()
+    old.healthy_since = -math.inf
+    newcomer = unheard()
+    newcomer.healthy_since = START
+    Weights(WeightConfig()).refresh([old, newcomer], START + 5.0)
+
+    # 1 and 0.5 are 0.75 on average.
+    assert (old.weight, newcomer.weight) == pytest.approx((4 / 3, 2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        pytest.param(0.0, 0.1, id="just become healthy: the least there is"),
+        pytest.param(5.0, 0.5, id="half of the way"),
+        pytest.param(10.0, 3.0, id="warm: what it had"),
+    ],
+)
+def test_who_joins_after_the_first_refresh_starts_low_at_once(
+    seconds: float, expected: float
+) -> None:
+    weights = Weights(WeightConfig())
+    weights.refresh([unheard()], START)
+    newcomer = unheard()
+    newcomer.weight = 3.0
+    newcomer.healthy_since = START
+    weights.welcome(newcomer, START + seconds)
+
+    assert newcomer.weight == pytest.approx(expected)
+
+
+def test_who_joins_before_the_first_refresh_is_as_new_as_all_others() -> None:
+    view = unheard()
+    Weights(WeightConfig()).welcome(view, START)
+
+    assert view.weight == 1.0
+
+
+def test_without_slow_start_nobody_starts_low() -> None:
+    weights = Weights(PLAIN)
+    weights.refresh([], START)
+    view = unheard()
+    weights.welcome(view, START)
+
+    assert view.weight == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"error_penalty": -1.0}, "error_penalty", id="a reward for errors"),
+        pytest.param({"error_penalty": math.nan}, "error_penalty", id="NaN penalty"),
+        pytest.param({"blackout_seconds": -1.0}, "blackout_seconds", id="negative blackout"),
+        pytest.param({"expiry_seconds": 0.0}, "expiry_seconds", id="expired at once"),
+        pytest.param({"min_ratio": 0.0}, "min_ratio", id="weight zero"),
+        pytest.param({"min_ratio": 1.1}, "min_ratio", id="the least above the mean"),
+        pytest.param({"max_ratio": 0.9}, "max_ratio", id="the most below the mean"),
+        pytest.param({"max_ratio": math.inf}, "max_ratio", id="no upper bound"),
+        pytest.param({"slow_start_seconds": math.nan}, "slow_start_seconds", id="NaN start"),
+    ],
+)
+def test_a_wrong_config_is_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"{message} must be"):
+        WeightConfig(**settings)

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from typing import ClassVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from evenly.core.balancing.backend import Backend
+from evenly.core.balancing.health import State
+from evenly.core.balancing.membership import ConnectionEvent, MembershipConfig
+from evenly.core.balancing.policies.catalogue import POLICIES, PolicyConfig
+from evenly.core.balancing.policies.prequal import PrequalConfig
+from evenly.core.balancing.subset import nested_subset, rendezvous_subset
+from evenly.core.client_task import Ask, Attempt, ClientTask, ClientTaskConfig
+from evenly.core.report import LoadReport
+from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.errors import UsageError
+from evenly.testing import ManualClock
+
+ACTIVE_LIMIT = 3
+SUBSET_SIZE = 4  # Of ten backends, so that refusing ones make the subset widen.
+CLIENT_INDEX = 5
+SHORT_LIVED_SECONDS = 1.0  # A connection lost sooner is as good as refused.
+numbers = st.integers(min_value=0, max_value=9)
+picks = st.integers(min_value=0, max_value=10**6)
+amounts = st.one_of(
+    st.just(0.0),
+    st.floats(min_value=0.001, max_value=1000.0),
+    st.sampled_from([1e-9, 1e9]),  # More than any backend can mean, less than what overflows.
+)
+reports = st.builds(
+    LoadReport,
+    boot=st.integers(min_value=0, max_value=3),
+    sequence=st.integers(min_value=0, max_value=3),
+    lame_duck=st.booleans(),
+    runnable=amounts,
+    active=st.integers(min_value=0, max_value=1000),
+    utilization=amounts,
+    qps=amounts,
+    eps=amounts,
+    latency_seconds=amounts,
+)
+
+
+def address_of(number: int) -> str:
+    return f"b{number}:1"
+
+
+class Model(RuleBasedStateMachine):
+    """Drive a client task at random, beside the simplest model of what it must count."""
+
+    policy: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock()
+        config = ClientTaskConfig(
+            policy=PolicyConfig(name=self.policy, prequal=PrequalConfig(pool_size=2)),
+            membership=MembershipConfig(subset_size=SUBSET_SIZE, client_index=CLIENT_INDEX),
+            active_limit=ACTIVE_LIMIT,
+        )
+        self.task = ClientTask(config, clock=self.clock, rng=random.Random(1))
+        self.open: list[Attempt] = []
+        self.ended: list[Attempt] = []
+        self.asks: list[Ask] = []
+        self.tried: dict[Attempt, set[tuple[str, int]]] = {}
+        self.known: list[Backend] = []
+        # What the snapshots have shown: who is there, and for the how-manieth time.
+        self.present: set[str] = set()
+        self.times: Counter[str] = Counter()
+        # What the transport has said of them: who is untried, since when, and who never opened.
+        self.untried: set[str] = set()
+        self.connected: set[str] = set()
+        self.opened_at: dict[str, float] = {}
+        self.never_opened: set[str] = set()
+        self.to_close: Counter[str] = Counter()
+        self.told_to_open: set[str] = set()
+
+    def candidates(self) -> tuple[int, set[str]]:
+        """Return the best tier, and who in it is below the limit."""
+        members = [one for one in self.task.snapshot().backends if one.in_subset]
+        tiers = (
+            [one for one in members if one.state is State.HEALTHY],
+            [one for one in members if one.state is State.LAME_DUCK],
+            [one for one in members if one.address in self.untried],
+        )
+        for tier, views in enumerate(tiers):
+            if views:
+                return tier, {one.address for one in views if one.active < ACTIVE_LIMIT}
+        return -1, set()
+
+    def spares(self, tried: set[tuple[str, int]]) -> set[str]:
+        """Return who is a lame duck or untried, below the limit, and new to the request."""
+        return {
+            one.address
+            for one in self.task.snapshot().backends
+            if one.in_subset
+            and (one.state is State.LAME_DUCK or one.address in self.untried)
+            and one.active < ACTIVE_LIMIT
+            and (one.address, self.times[one.address]) not in tried
+        }
+
+    def subset(self, size: int) -> list[str]:
+        """Return the addresses of the subset of this size."""
+        indices = [backend.index for backend in self.known]
+        if None in indices:
+            chosen = rendezvous_subset(self.known, CLIENT_INDEX, size)
+        else:
+            by_index = {backend.index: backend for backend in self.known}
+            chosen = nested_subset([by_index.get(x) for x in range(10)], CLIENT_INDEX, size)
+        return [backend.address for backend in chosen]
+
+    def hear_of_connection(self, address: str, event: ConnectionEvent) -> None:
+        """Note what an event says of a backend that is there."""
+        if address not in self.present:
+            return
+        if event is ConnectionEvent.LOST and address not in self.connected:
+            return  # There is none to lose.
+        now = self.clock()
+        is_long_lived = now - self.opened_at[address] >= SHORT_LIVED_SECONDS
+        self.untried.discard(address)
+        self.connected.discard(address)
+        if event is ConnectionEvent.OPENED:
+            self.opened_at[address] = now
+            self.never_opened.discard(address)
+            self.connected.add(address)
+        elif event is ConnectionEvent.LOST and is_long_lived:
+            self.untried.add(address)
+
+    def record_connection(self, address: str, event: ConnectionEvent) -> None:
+        self.hear_of_connection(address, event)
+        self.task.record_connection(Backend(address), event)
+        self.who_leaves_is_to_be_closed()  # Each may widen the subset or give back.
+
+    def check_answer(
+        self,
+        answer: Attempt | Ask | Rejection,
+        previous: Attempt | None,
+        tier: int,
+        free: set[str],
+        spares: set[str],
+    ) -> None:
+        if isinstance(answer, Rejection):
+            assert not free
+            assert not spares
+            assert answer.reason is (Reason.NO_BACKEND if tier == -1 else Reason.AT_LIMIT)
+        elif isinstance(answer, Ask):
+            asked = [backend.address for backend in answer.backends]
+            assert tier == 0
+            assert previous is None
+            assert len(asked) == len(set(asked)) == 2
+            assert free.issuperset(asked)
+            assert 0.0 <= answer.wait_seconds <= 0.05
+            self.asks.append(answer)
+        else:
+            address = answer.backend.address
+            tried = set() if previous is None else self.tried[previous]
+            untouched = {one for one in free if (one, self.times[one]) not in tried}
+            assert address in (untouched or free or spares)
+            assert answer.number == (1 if previous is None else previous.number + 1)
+            self.tried[answer] = tried | {(address, self.times[address])}
+            self.open.append(answer)
+
+    @rule(members=st.sets(numbers), indexed=st.booleans())
+    def update(self, members: set[int], indexed: bool) -> None:
+        backends = [Backend(address_of(x), x if indexed else None) for x in sorted(members)]
+        self.task.update(backends)
+        self.known = backends
+
+    @rule()
+    def begin(self) -> None:
+        tier, free = self.candidates()
+        spares = self.spares(set())
+        self.check_answer(self.task.begin(Request()), None, tier, free, spares)
+
+    @precondition(lambda self: self.ended)
+    @rule(which=picks)
+    def retry(self, which: int) -> None:
+        previous = self.ended[which % len(self.ended)]
+        tier, free = self.candidates()
+        spares = self.spares(self.tried[previous])
+        answer = self.task.begin(Request(), previous)
+        self.check_answer(answer, previous, tier, free, spares)
+
+    @precondition(lambda self: self.open)
+    @rule(which=picks)
+    def retry_too_early(self, which: int) -> None:
+        with pytest.raises(UsageError):
+            self.task.begin(Request(), self.open[which % len(self.open)])
+
+    @precondition(lambda self: self.asks)
+    @rule(which=picks, abandoned=st.booleans())
+    def resume(self, which: int, abandoned: bool) -> None:
+        question = self.asks.pop(which % len(self.asks))
+        if not abandoned:
+            tier, free = self.candidates()
+            spares = self.spares(set())
+            self.check_answer(question.resume(), None, tier, free, spares)
+
+    @precondition(lambda self: self.open)
+    @rule(which=picks, outcome=st.sampled_from(Outcome))
+    def finish(self, which: int, outcome: Outcome) -> None:
+        attempt = self.open.pop(which % len(self.open))
+        is_done = outcome in (Outcome.OK, Outcome.CANCELLED)
+        assert attempt.finish(outcome) is (Next.DONE if is_done else Next.GIVE_UP)
+        self.ended.append(attempt)
+        assert attempt.is_finished
+        address = attempt.backend.address
+        if outcome.is_answer and address in self.never_opened:
+            self.hear_of_connection(address, ConnectionEvent.OPENED)
+
+    @rule(number=numbers, report=reports, is_probe=st.booleans())
+    def report(self, number: int, report: LoadReport, is_probe: bool) -> None:
+        self.task.record_report(Backend(address_of(number)), report, is_probe=is_probe)
+
+    @rule(number=numbers, event=st.sampled_from(ConnectionEvent))
+    def connection(self, number: int, event: ConnectionEvent) -> None:
+        self.record_connection(address_of(number), event)
+        if event is not ConnectionEvent.LOST:
+            self.told_to_open.discard(address_of(number))
+
+    @rule(event=st.sampled_from([ConnectionEvent.OPENED, ConnectionEvent.REFUSED]))
+    def connect_all(self, event: ConnectionEvent) -> None:
+        """Do what the transport is told to: otherwise hardly anyone is healthy, or all refuse."""
+        self.take_connections()
+        for address in sorted(self.told_to_open):
+            self.record_connection(address, event)
+        self.told_to_open.clear()
+
+    @rule(number=numbers, serving=st.booleans())
+    def serving(self, number: int, serving: bool) -> None:
+        self.task.record_serving(Backend(address_of(number)), serving=serving)
+
+    @rule()
+    def take_connections(self) -> None:
+        connections = self.task.take_connections()
+        assert Counter(backend.address for backend in connections.close) == self.to_close
+        self.told_to_open -= self.to_close.keys()
+        self.to_close.clear()
+        opened = [backend.address for backend in connections.open]
+        assert len(opened) == len(set(opened))
+        assert self.told_to_open.isdisjoint(opened)
+        members = {one.address for one in self.task.snapshot().backends if one.in_subset}
+        assert members.issuperset(opened)
+        self.told_to_open.update(opened)
+
+    @rule()
+    def take_probes(self) -> None:
+        members = {one.address for one in self.task.snapshot().backends if one.in_subset}
+        probes = [backend.address for backend in self.task.take_probes()]
+        assert len(probes) == len(set(probes))
+        assert members.issuperset(probes)
+        assert list(self.task.take_probes()) == []
+
+    @rule()
+    def probe_in_a_quiet_moment(self) -> None:
+        """Let health checks and the policy want the same probes, which seldom happens by chance."""
+        self.connect_all(ConnectionEvent.OPENED)
+        self.wake(late=0.0, times=2)
+        self.begin()
+        self.take_probes()
+
+    @rule(seconds=st.sampled_from([0.001, 0.05, 0.25, 1.0, 1.0, 5.0, 200.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    # Two checks in a row without a word ask, five take out.
+    @rule(late=st.sampled_from([0.0, 0.0, 0.1, 30.0]), times=st.sampled_from([1, 2, 5]))
+    def wake(self, late: float, times: int) -> None:
+        for _ in range(times):
+            self.clock.advance(max(0.0, self.task.next_wake_at() - self.clock()) + late)
+            self.task.wake()
+            assert self.task.next_wake_at() > self.clock()  # no busy loop
+            self.who_leaves_is_to_be_closed()  # Each silence may widen the subset.
+
+    @invariant()
+    def it_counts_what_the_model_counts(self) -> None:
+        snapshot = self.task.snapshot()
+        addresses = [one.address for one in snapshot.backends]
+        active = Counter(attempt.backend.address for attempt in self.open)
+        assert len(addresses) == len(set(addresses))
+        assert {one.address: one.active for one in snapshot.backends if one.active} == active
+        assert all(0 <= one.active <= ACTIVE_LIMIT for one in snapshot.backends)
+        assert snapshot.active == len(self.open)
+        assert snapshot.known == len(self.known)
+
+    @invariant()
+    def it_holds_the_subset_and_what_has_unfinished_attempts(self) -> None:
+        self.who_leaves_is_to_be_closed()  # Who has just come is untried.
+        snapshot = self.task.snapshot()
+        members = [one.address for one in snapshot.backends if one.in_subset]
+        base = self.subset(SUBSET_SIZE)
+        refusing = {
+            one.address
+            for one in snapshot.backends
+            if one.state is State.REFUSING and one.address not in self.untried
+        }
+        down = len(refusing.intersection(base))
+        wide = self.subset(2 * SUBSET_SIZE)
+        assert set(base) <= set(members) <= {*base, *wide}
+        if down > 0.3 * len(base):
+            assert len(members) == max(len(base), len(wide))
+        elif down <= 0.15 * len(base):  # In between it stays as wide as it is.
+            assert len(members) == len(base)
+        assert all(one.in_subset or one.active for one in snapshot.backends)
+        for one in snapshot.backends:
+            assert 0.0 < one.weight < math.inf
+            assert 0.0 <= one.errors < math.inf
+
+    @invariant()
+    def who_leaves_is_to_be_closed(self) -> None:
+        views = self.task.snapshot().backends
+        now = {one.address for one in views}
+        # A silent backend that spoke again needs no new connection, until it is silent again.
+        self.told_to_open -= {one.address for one in views if one.state is not State.REFUSING}
+        gone = self.present - now
+        self.to_close.update(gone)
+        self.times.update(gone)
+        came = now - self.present
+        self.untried = (self.untried - gone) | came
+        self.connected -= gone
+        self.never_opened = (self.never_opened - gone) | came
+        self.opened_at.update(dict.fromkeys(came, self.clock()))
+        self.present = now
+
+    def teardown(self) -> None:
+        for attempt in self.open:
+            attempt.finish(Outcome.OK)
+        self.open.clear()
+        self.who_leaves_is_to_be_closed()
+        assert self.task.snapshot().active == 0
+        self.task.update([])
+        self.who_leaves_is_to_be_closed()
+        assert self.task.snapshot().backends == ()
+        assert self.task.begin(Request()) == Rejection(Reason.NO_BACKEND, retryable=False)
+        self.take_connections()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_any_story_keeps_the_invariants(name: str) -> None:
+    class Story(Model):
+        policy = name
+
+    run_state_machine_as_test(
+        Story, settings=settings(max_examples=120, stateful_step_count=40, deadline=None)
+    )
