@@ -10,7 +10,7 @@ try:
     import typer
 except ImportError as error:
     raise ImportError(
-        'the evenly command needs typer and rich: pip install "evenly[cli]"'
+        'the evenly command needs typer and rich: pip install "evenly[cli]"', name=error.name
     ) from error
 
 from evenly.cli.subset import subset
@@ -24,6 +24,8 @@ app = typer.Typer(
     add_completion=False,
     # A traceback with every local variable in it helps nobody who typed a command.
     pretty_exceptions_enable=False,
+    # Plain help and errors: the framed ones call every flag a <bool>, and break addresses in two.
+    rich_markup_mode=None,
 )
 app.command("subset")(subset)
 
@@ -46,5 +48,5 @@ def _main(
 
 
 def run() -> None:
-    """Run the command line."""
+    """Run the command line; `evenly.cli.entry` is where the command begins."""
     app()

@@ -23,40 +23,112 @@ from evenly.core.balancing.subset_plan import (
     MAX_TASKS,
     SubsetPlan,
     best_plan,
+    count_subsets,
     plan_subsets,
 )
 from evenly.errors import ConfigError
 
 __all__ = ["subset"]
 
+_DEFAULT_ALGORITHM = "nested"
+
+# Microseconds that one subset takes, and each backend that it looks at; measured in 2026 on one
+# core of a virtual machine.  Only to warn of a long wait: half or twice as much is near enough.
+_SUBSET_MICROSECONDS = 10.0
+_LOOK_MICROSECONDS = {
+    "random": 0.1,
+    "deterministic": 0.03,
+    "rendezvous": 0.3,
+    "rocksteadier": 0.2,
+    "nested": 0.07,
+}
+_PATIENCE_SECONDS = 10.0
+
+
+def _whole(high: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from 1 that refuses in the words of `evenly.core.check`."""
+
+    def parse(text: str) -> int:
+        try:
+            value: object = int(text)
+        except ValueError:
+            value = text
+        try:
+            check.count("", value, 1, high)  # type: ignore[arg-type]  # That is what it finds out.
+        except ConfigError as error:
+            raise typer.BadParameter(str(error).strip()) from None
+        return int(text)
+
+    return parse
+
+
+def _algorithm(text: str) -> str:
+    if text not in SUBSET_ALGORITHMS:
+        raise typer.BadParameter(f"must be one of {', '.join(SUBSET_ALGORITHMS)}, not {text!r}")
+    return text
+
 
 def subset(
     *,
-    clients: Annotated[int, typer.Option(help="Client tasks of the job.")] = 300,
-    backends: Annotated[int, typer.Option(help="Backends of the service.")] = 300,
+    clients: Annotated[
+        int,
+        typer.Option(
+            parser=_whole(MAX_TASKS),
+            metavar="N",
+            help=f"Client tasks of the job, 1 to {MAX_TASKS}.",
+        ),
+    ] = 300,
+    backends: Annotated[
+        int,
+        typer.Option(
+            parser=_whole(MAX_TASKS),
+            metavar="N",
+            help=f"Backends of the service, 1 to {MAX_TASKS}.",
+        ),
+    ] = 300,
     size: Annotated[
-        int | None, typer.Option(help="Backends per client; if omitted, the recommended size.")
+        int | None,
+        typer.Option(
+            parser=_whole(MAX_SUBSET_SIZE),
+            metavar="N",
+            help=f"Backends per client, 1 to {MAX_SUBSET_SIZE}; if omitted, the recommended size.",
+        ),
     ] = None,
     algorithm: Annotated[
-        str, typer.Option(metavar="NAME", help=f"One of {', '.join(SUBSET_ALGORITHMS)}.")
-    ] = "nested",
+        str | None,
+        typer.Option(
+            parser=_algorithm,
+            metavar="NAME",
+            help=f"One of {', '.join(SUBSET_ALGORITHMS)}; if omitted, {_DEFAULT_ALGORITHM}.",
+        ),
+    ] = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Show all algorithms side by side.")
     ] = False,
-    seeds: Annotated[int, typer.Option(help="How many seeds to try for random.")] = 1,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            parser=_whole(MAX_SEEDS),
+            metavar="N",
+            help=f"Seeds to try for random, 1 to {MAX_SEEDS}; if omitted, 1.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     png: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw clients per backend into FILE.")
     ] = None,
 ) -> None:
     """Plan a subset size: how even it is and what changes cost, for your numbers."""
-    _check_options(clients, backends, size, algorithm, seeds)
     # Found out first: nobody should wait for a picture that cannot be drawn.
     draw = None if png is None else _drawing_into(png)
+    names = list(SUBSET_ALGORITHMS) if compare else [algorithm or _DEFAULT_ALGORITHM]
+    if compare and algorithm is not None:
+        typer.echo("--algorithm is ignored: --compare shows all of them.", err=True)
+    if seeds is not None and "random" not in names:
+        typer.echo("--seeds is ignored: only random draws, and it is not shown.", err=True)
     advice = recommend(clients, backends)
     chosen = advice if size is None else assess_size(clients, backends, size)
-    names = list(SUBSET_ALGORITHMS) if compare else [algorithm]
-    plans = _plans(names, clients, backends, chosen.size, seeds)
+    plans = _plans(names, clients, backends, chosen.size, seeds or 1)
     if as_json:
         # Not through the console, which would wrap lines.
         typer.echo(json.dumps(_document(plans, advice, chosen), indent=2))
@@ -67,38 +139,58 @@ def subset(
         typer.echo(f"Drawn: {png}", err=True)
 
 
-def _check_options(
-    clients: int, backends: int, size: int | None, algorithm: str, seeds: int
-) -> None:
-    """Refuse a wrong value with the option's name, the value and the bound."""
-    try:
-        check.count("--clients", clients, 1, MAX_TASKS)
-        check.count("--backends", backends, 1, MAX_TASKS)
-        check.count("--seeds", seeds, 1, MAX_SEEDS)
-        if size is not None:
-            check.count("--size", size, 1, MAX_SUBSET_SIZE)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
-    if algorithm not in SUBSET_ALGORITHMS:
-        names = ", ".join(SUBSET_ALGORITHMS)
-        raise typer.BadParameter(f"--algorithm must be one of {names}, not {algorithm!r}")
-
-
 def _drawing_into(png: Path) -> Callable[[Sequence[SubsetPlan]], None]:
     """Return what draws into this file, or refuse if it cannot be done."""
     try:
         from evenly.cli.subset_picture import draw_plans  # noqa: PLC0415  An extra, and slow.
     except ImportError:
-        raise typer.BadParameter('--png needs matplotlib: pip install "evenly[sim]"') from None
-    if png.is_dir() or not png.parent.is_dir():
-        raise typer.BadParameter(f"--png must be a file in a folder that exists, not {png}")
-    return partial(draw_plans, path=png)
+        raise _bad_png('needs matplotlib: pip install "evenly[sim]"') from None
+    try:
+        if png.is_dir() or not png.parent.is_dir():
+            raise _bad_png(f"must be a file in a folder that exists, not {png}")
+        is_new = not png.exists()
+        if is_new or png.is_file():  # To open a pipe or a device would already do something.
+            with png.open("ab"):
+                pass
+        if is_new:
+            png.unlink()
+    except OSError as error:
+        raise _unwritable(png, error) from None
+    return partial(_draw, draw_plans, png)
+
+
+def _draw(
+    draw_plans: Callable[[Sequence[SubsetPlan], Path], None],
+    png: Path,
+    plans: Sequence[SubsetPlan],
+) -> None:
+    try:
+        draw_plans(plans, png)
+    except OSError as error:  # A disk can fill up meanwhile.
+        raise _unwritable(png, error) from None
+
+
+def _unwritable(png: Path, error: OSError) -> typer.BadParameter:
+    return _bad_png(f"cannot write {png}: {error.strerror or error}")
+
+
+def _bad_png(message: str) -> typer.BadParameter:
+    return typer.BadParameter(message, param_hint="'--png'")
 
 
 def _plans(
     names: Sequence[str], clients: int, backends: int, size: int, seeds: int
 ) -> list[SubsetPlan]:
     """Plan with every algorithm, showing progress to a person who waits at a terminal."""
+    fleet = {"clients": clients, "backends": backends, "size": size, "seeds": seeds}
+    seconds = sum(
+        count_subsets(name, **fleet)
+        * (_SUBSET_MICROSECONDS + backends * _LOOK_MICROSECONDS[name])
+        * 1e-6
+        for name in names
+    )
+    if seconds > _PATIENCE_SECONDS:
+        typer.echo(f"A large fleet: this takes about {_duration(seconds)}.", err=True)
     plans = []
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
@@ -109,17 +201,19 @@ def _plans(
                 if done % 50 == 0 or done == total:
                     bars.update(bar, completed=done, total=total)
 
-            plans.append(
-                plan_subsets(
-                    name,
-                    clients=clients,
-                    backends=backends,
-                    size=size,
-                    seeds=seeds,
-                    progress=show,
-                )
-            )
+            plans.append(plan_subsets(name, **fleet, progress=show))
     return plans
+
+
+def _duration(seconds: float) -> str:
+    """Return a rough duration in words: it is an estimate, and should look like one."""
+    if seconds < 55:
+        return f"{10 * round(seconds / 10)} seconds"
+    if seconds < 90:
+        return "a minute"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} minutes"
+    return f"{round(seconds / 3600)} hours"
 
 
 def _document(
@@ -127,6 +221,14 @@ def _document(
 ) -> dict[str, object]:
     return {
         "rows": [_row(plan) for plan in plans],
+        # What clients really hold: `size` in a row is what was asked for.
+        "subset_sizes": {
+            plan.algorithm: {
+                "min": plan.balance.smallest_subset,
+                "max": plan.balance.largest_subset,
+            }
+            for plan in plans
+        },
         "recommendation": asdict(advice),
         "chosen": asdict(chosen),
         "best": best_plan(plans).algorithm,

@@ -30,11 +30,11 @@ def draw_plans(plans: Sequence[SubsetPlan], path: Path) -> None:
     for panel, plan in zip(panels, plans, strict=True):
         _draw_plan(panel, plan)
         panel.set_ylim(0, top * 1.12)
-    panels[0].set_ylabel("clients of a backend, % of the mean", color=_INK, fontsize=9)
+    panels[0].set_ylabel("clients of a backend, % of the panel's mean", color=_INK, fontsize=9)
     first = plans[0]
     figure.suptitle(
         f"Clients per backend: {first.clients} clients, {first.backends} backends, "
-        f"subset size {first.size}",
+        f"at least {min(first.size, first.backends)} connections each",
         color=_INK,
         fontsize=11,
     )
@@ -60,7 +60,10 @@ def _draw_plan(panel: Axes, plan: SubsetPlan) -> None:
     panel.yaxis.set_major_formatter(PercentFormatter(xmax=1))
     panel.set_xlim(0, len(loads))
     panel.set_xticks([])
-    panel.set_title(plan.algorithm, color=_INK, fontsize=10)
+    # Not what was asked for but what clients hold: nested rounds it up.
+    smallest, largest = balance.smallest_subset, balance.largest_subset
+    held = str(smallest) if smallest == largest else f"{smallest} or {largest}"
+    panel.set_title(f"{plan.algorithm}\nsubsets of {held}", color=_INK, fontsize=10)
     panel.tick_params(colors=_FAINT, labelcolor=_INK, labelsize=8)
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)

@@ -32,7 +32,7 @@ def test_a_recommended_size_leaves_room_and_is_in_the_books_range(backends: int)
     # Half an octave up is +41 %, down -29 %; whole sizes from 20 on miss it by 2.5 % at most.
     assert advice.halves_at >= 1.37 * backends
     assert advice.doubles_below is None or advice.doubles_below <= 0.74 * backends
-    assert advice.warnings == ()
+    assert advice.warnings == advice.nested_warnings == ()
 
 
 def test_the_reason_says_how_far_the_fleet_may_go() -> None:
@@ -42,9 +42,15 @@ def test_the_reason_says_how_far_the_fleet_may_go() -> None:
     assert (advice.halves_at, advice.doubles_below) == (432, 216)
     assert advice.reason.startswith("at the cheap end of the book's 20 to 100")
     assert advice.room == (
-        "nested subsets have 37 to 38 backends; they halve at 432 (+44%) backends, which opens "
-        "nothing, and double below 216 (-28%), which opens as many connections as there are"
+        "nested shares the backends out among 8 clients at a time, always a power of two, so 27 is "
+        "rounded up to 37 to 38 (at most twice the size); subsets halve at 432 backends (+44%), "
+        "which opens nothing, and double below 216 (-28%), which opens as many connections as "
+        "there are; no other size near 27 keeps as far from both"
     )
+
+
+def test_a_size_that_needs_no_rounding() -> None:
+    assert assess_size(300, 160, 10).room.startswith("nested subsets have exactly 10 backends; ")
 
 
 def test_the_reason_for_few_clients() -> None:
@@ -57,10 +63,15 @@ def test_few_backends_are_all_held() -> None:
 
     assert (advice.smallest_subset, advice.largest_subset) == (30, 30)
     assert advice.doubles_below is None
-    assert advice.reason == "every client can hold so few backends"
+    assert advice.reason == "30 backends are few enough for every client to hold them all"
     assert advice.room == (
-        "nested subsets hold all backends until there are 60 (+100%), then half of them"
+        "nested subsets hold all backends until there are 60, and half from then on"
     )
+    assert recommend(5, 19).reason == (
+        "19 backends are few enough for every client to hold them all, and 20, the least that the "
+        "book advises, leaves room"
+    )
+    assert recommend(5, 1).reason == "there is one backend, which every client holds"
     # A single client holds every backend: nothing to be uneven.
     assert recommend(1, 30).warnings == ()
 
@@ -74,8 +85,8 @@ def test_too_few_clients_are_warned_of() -> None:
 
 def test_a_fleet_close_above_a_change_of_level_is_warned_of() -> None:
     # 10 · 32 = 320; a tenth less than 356 is 320.4, of 355 it is 319.5.
-    assert assess_size(1000, 356, 10).warnings == ()
-    (warning,) = assess_size(1000, 355, 10).warnings
+    assert assess_size(1000, 356, 10).nested_warnings == ()
+    (warning,) = assess_size(1000, 355, 10).nested_warnings
 
     assert warning.startswith("355 backends are close above 320:")
 

@@ -17,7 +17,9 @@ may change the way they draw.
 
 from __future__ import annotations
 
+import math
 import random
+import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -26,6 +28,7 @@ from typing import Final, Protocol, TypeVar
 
 from evenly.core.balancing.nested_subset import nested_subset
 from evenly.core.balancing.rocksteadier_subset import rocksteadier_subset
+from evenly.core.balancing.splitmix import FIRST_FACTOR, MASK, SECOND_FACTOR, mix
 from evenly.core.balancing.subset_input import check_subset_input
 
 __all__ = [
@@ -39,6 +42,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_UPPER_HALF = bytes(8)  # of a lane: see `_mixed`
 
 
 class SubsetFunction(Protocol):
@@ -69,7 +74,7 @@ def random_subset(
     check_subset_input(client_index, subset_size)
     draw = random.Random(f"random_subset/{seed}/{client_index}").random
     numbers = [draw() for _ in backends]
-    return _smallest(backends, subset_size, numbers)
+    return _smallest(backends, subset_size, numbers, limit=1)
 
 
 def deterministic_subset(
@@ -119,8 +124,15 @@ def rendezvous_subset(
     """Return the backends whose hash with the client's index is smallest, smallest first.
 
     Source: Thaler and Ravishankar, "A Name-Based Mapping Scheme for Rendezvous" (1996), as in gRFC
-    A68.  The hash is 64 bits of BLAKE2b over "client_index/backend", so that `str(backend)` is the
-    backend's identity, wherever in the list it stands; equal hashes are ordered by position.
+    A68.  With mix, SplitMix64's finalizer, the hash of client c and backend b is
+
+        mix(mix(c + 1) XOR h(b))
+
+    where h(b) is BLAKE2b of `str(b)` in UTF-8 with a digest of 8 bytes, read as a little-endian
+    integer.  So `str(b)` is the backend's identity, wherever in the list it stands; equal hashes
+    are ordered by position.  Text is hashed once for all client tasks, because a hash of text for
+    each pair would be ten times as slow; mix is a bijection in which every bit of either side
+    changes every bit of the result with probability 1/2.
 
     Size rule: exactly `subset_size`, or all backends where fewer exist.  A missing backend is
     replaced by the one with the next larger hash.
@@ -130,11 +142,8 @@ def rendezvous_subset(
     """
     check_subset_input(client_index, subset_size)
     existing = [backend for backend in backends if backend is not None]
-    hashes = [
-        blake2b(f"{client_index}/{backend}".encode(), digest_size=8).digest()
-        for backend in existing
-    ]
-    return _smallest(existing, subset_size, hashes)
+    hashes = _mixed(_packed_hashes(tuple(map(str, existing))), mix(client_index + 1), len(existing))
+    return _smallest(existing, subset_size, hashes, limit=1 << 64)
 
 
 SUBSET_ALGORITHMS: Final[Mapping[str, SubsetFunction]] = MappingProxyType(
@@ -149,12 +158,51 @@ SUBSET_ALGORITHMS: Final[Mapping[str, SubsetFunction]] = MappingProxyType(
 
 
 def _smallest(
-    backends: Sequence[T | None], subset_size: int, keys: Sequence[float] | Sequence[bytes]
+    backends: Sequence[T | None], subset_size: int, keys: Sequence[float], *, limit: int
 ) -> tuple[T, ...]:
-    """Return the existing backends with the smallest keys; of equal keys, the first in the list."""
-    existing = [x for x, backend in enumerate(backends) if backend is not None]
-    order = sorted(existing, key=keys.__getitem__)[:subset_size]
-    return tuple(backend for x in order if (backend := backends[x]) is not None)
+    """Return the existing backends with the smallest keys; of equal keys, the first in the list.
+
+    Keys are uniform in [0, limit), so that a bound tells which of them can be among the smallest.
+    """
+    # The number of keys below the bound has a standard deviation of at most the root of its mean:
+    # six of them more than needed, and it is nearly never short.  If it is, all are sorted.
+    enough = subset_size + 6 * math.sqrt(subset_size) + 6
+    bound = limit * enough / max(1, len(keys))
+    order = [x for x, key in enumerate(keys) if key < bound and backends[x] is not None]
+    if len(order) < subset_size:
+        order = [x for x, backend in enumerate(backends) if backend is not None]
+    order.sort(key=keys.__getitem__)
+    return tuple(backend for x in order[:subset_size] if (backend := backends[x]) is not None)
+
+
+# One list: planning for many clients hashes the text of each backend once.
+@lru_cache(maxsize=1)
+def _packed_hashes(texts: tuple[str, ...]) -> int:
+    """Return the 64-bit hashes of the texts in one integer, each in a lane of 128 bits."""
+    digests = (blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return int.from_bytes(b"".join(digest + _UPPER_HALF for digest in digests), "little")
+
+
+def _mixed(packed: int, client_hash: int, count: int) -> Sequence[int]:
+    """Return `mix(client_hash ^ hash)` for each of `count` packed hashes.
+
+    It is `mix` written out for all lanes at once, three times as fast as for one after the other.
+    A product of 64 by 64 bits just fills a lane, and what a shift brings in from the next lane
+    lands in the upper half, which is masked out.
+    """
+    ones = _ones(count)
+    lower = ones * MASK
+    z = packed ^ (ones * client_hash)
+    z = (((z ^ (z >> 30)) & lower) * FIRST_FACTOR) & lower
+    z = (((z ^ (z >> 27)) & lower) * SECOND_FACTOR) & lower
+    z ^= z >> 31
+    return struct.unpack(f"<{2 * count}Q", z.to_bytes(16 * count, "little"))[::2]
+
+
+@lru_cache(maxsize=1)
+def _ones(count: int) -> int:
+    """Return an integer with a 1 in each of `count` lanes."""
+    return int.from_bytes((b"\1" + bytes(7) + _UPPER_HALF) * count, "little")
 
 
 # One list: the clients of a round share it, so that planning for all of them shuffles once a round.

@@ -9,7 +9,7 @@ number of backends passes subset_size * 2^k, so a good size leaves room on both 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from evenly.core import check
 from evenly.core.balancing.nested_subset import nested_level
@@ -42,16 +42,18 @@ class SizeAdvice:
     """Number of backends below which subsets double; `None` where they hold all backends."""
     reason: str
     room: str
-    """What the subsets are like, and how far the fleet may grow or shrink before they change."""
+    """How large nested subsets are, and how far the fleet may go before that changes."""
     warnings: tuple[str, ...]
+    """What is wrong with the size, whatever the algorithm."""
+    nested_warnings: tuple[str, ...]
+    """What is wrong with it for `nested_subset` only."""
 
 
 def recommend(clients: int, backends: int) -> SizeAdvice:
     """Return the subset size to use for so many client tasks and backends, with the reason."""
     _check_fleet(clients, backends)
     if backends < 2 * _SMALLEST_SIZE:
-        why = "every client can hold so few backends"
-        return _advice(clients, backends, max(_SMALLEST_SIZE, backends), why)
+        return _advice(clients, backends, max(_SMALLEST_SIZE, backends), _few(backends))
     needed = math.ceil(_CLIENTS_PER_BACKEND * backends / clients)
     low = min(max(_SMALLEST_SIZE, needed), _LARGEST_SIZE)
     # An octave of sizes holds every distance from a change of level.
@@ -65,8 +67,11 @@ def recommend(clients: int, backends: int) -> SizeAdvice:
         why = f"at least {low}, for {_CLIENTS_PER_BACKEND} clients per backend"
     else:
         why = "the most that the book advises"
-    why += "; no size near it leaves the number of backends more room on both sides"
-    return _advice(clients, backends, size, why)
+    advice = _advice(clients, backends, size, why)
+    return replace(
+        advice,
+        room=f"{advice.room}; no other size near {size} keeps as far from both",
+    )
 
 
 def assess_size(clients: int, backends: int, size: int) -> SizeAdvice:
@@ -92,14 +97,15 @@ def _advice(clients: int, backends: int, size: int, why: str) -> SizeAdvice:
     largest = -(-backends >> level)
     halves_at = size << (level + 1)
     doubles_below = size << level if level > 0 else None
-    growth = f"{halves_at} (+{halves_at / backends - 1:.0%})"
     if doubles_below is None:
-        room = f"nested subsets hold all backends until there are {growth}, then half of them"
-    else:
-        shrinkage = f"{doubles_below} (-{1 - doubles_below / backends:.0%})"
         room = (
-            f"nested subsets have {_range(smallest, largest)} backends; they halve at {growth} "
-            f"backends, which opens nothing, and double below {shrinkage}, which opens as many "
+            f"nested subsets hold all backends until there are {halves_at}, and half from then on"
+        )
+    else:
+        room = (
+            f"{_rounding(size, smallest, largest, 1 << level)}; subsets halve at {halves_at} "
+            f"backends (+{halves_at / backends - 1:.0%}), which opens nothing, and double below "
+            f"{doubles_below} (-{1 - doubles_below / backends:.0%}), which opens as many "
             "connections as there are"
         )
     return SizeAdvice(
@@ -111,23 +117,49 @@ def _advice(clients: int, backends: int, size: int, why: str) -> SizeAdvice:
         reason=why,
         room=room,
         warnings=_warnings(clients, backends, size, doubles_below),
+        nested_warnings=_nested_warnings(backends, doubles_below),
+    )
+
+
+def _few(backends: int) -> str:
+    """Return why every client task should hold all of so few backends."""
+    if backends == 1:
+        return "there is one backend, which every client holds"
+    all_of_them = f"{backends} backends are few enough for every client to hold them all"
+    if backends >= _SMALLEST_SIZE:
+        return all_of_them
+    return f"{all_of_them}, and {_SMALLEST_SIZE}, the least that the book advises, leaves room"
+
+
+def _rounding(size: int, smallest: int, largest: int, lot: int) -> str:
+    """Return how large nested subsets are, and why that is not the size asked for."""
+    if smallest == largest == size:
+        return f"nested subsets have exactly {size} backends"
+    return (
+        f"nested shares the backends out among {lot} clients at a time, always a power of two, so "
+        f"{size} is rounded up to {_range(smallest, largest)} (at most twice the size)"
     )
 
 
 def _warnings(clients: int, backends: int, size: int, doubles_below: int | None) -> tuple[str, ...]:
-    warnings = []
-    if doubles_below is not None and clients * size < _CLIENTS_PER_BACKEND * backends:
-        warnings.append(
-            f"clients x size = {clients * size} is less than {_CLIENTS_PER_BACKEND} x backends = "
-            f"{_CLIENTS_PER_BACKEND * backends}: with so few clients each, one more or less is a "
-            f"large part of a backend's load"
-        )
-    if doubles_below is not None and backends * (1 - _SHRINK_RATIO) < doubles_below:
-        warnings.append(
-            f"{backends} backends are close above {doubles_below}: losing a few at the end of the "
-            f"list doubles every nested subset"
-        )
-    return tuple(warnings)
+    if doubles_below is None or clients * size >= _CLIENTS_PER_BACKEND * backends:
+        return ()
+    warning = (
+        f"clients x size = {clients * size} is less than {_CLIENTS_PER_BACKEND} x backends = "
+        f"{_CLIENTS_PER_BACKEND * backends}: with so few clients each, one more or less is a "
+        f"large part of a backend's load"
+    )
+    return (warning,)
+
+
+def _nested_warnings(backends: int, doubles_below: int | None) -> tuple[str, ...]:
+    if doubles_below is None or backends * (1 - _SHRINK_RATIO) >= doubles_below:
+        return ()
+    warning = (
+        f"{backends} backends are close above {doubles_below}: losing a few at the end of the "
+        f"list doubles every nested subset"
+    )
+    return (warning,)
 
 
 def _range(low: int, high: int) -> str:

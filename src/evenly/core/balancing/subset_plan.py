@@ -32,6 +32,7 @@ __all__ = [
     "Progress",
     "SubsetPlan",
     "best_plan",
+    "count_subsets",
     "plan_subsets",
 ]
 
@@ -48,7 +49,7 @@ _RESIZE_RATIO = 0.1
 _ROLL_RATIO = 0.05
 _RESTARTS = 6
 
-# About 10 s for the slowest algorithm, rendezvous, which hashes at every look.
+# About 3 s for the slowest algorithm, rendezvous, which mixes a hash at every look.
 _LOOKS_PER_CHANGE = 10_000_000
 
 
@@ -124,24 +125,13 @@ def plan_subsets(
     of N backends takes N looks; beyond `looks_per_change` for one kind of change, its churn is
     measured on fewer client tasks.
     """
-    if algorithm not in SUBSET_ALGORITHMS:
-        names = ", ".join(SUBSET_ALGORITHMS)
-        raise ConfigError(f"algorithm must be one of {names}, not {algorithm!r}")
-    check.count("clients", clients, 1, MAX_TASKS)
-    check.count("backends", backends, 1, MAX_TASKS)
-    check.count("size", size, 1, MAX_SUBSET_SIZE)
-    check.count("seeds", seeds, 1, MAX_SEEDS)
+    _check_plan(algorithm, clients, backends, size, seeds)
     functions: list[SubsetFunction] = [SUBSET_ALGORITHMS[algorithm]]
     if algorithm == "random":
         functions = [partial(random_subset, seed=seed) for seed in range(seeds)]
     changes = _changes(backends)
-    lot = _client_lot(algorithm, backends, size)
-    samples = {
-        name: _sample(clients, lot, looks_per_change // (backends * _fleet_count(walks)))
-        for name, walks in changes.items()
-    }
-    churn_steps = sum(samples[name] * _fleet_count(walks) for name, walks in changes.items())
-    steps = _Steps(progress, clients * len(functions) + churn_steps)
+    samples = _samples(algorithm, clients, backends, size, looks_per_change)
+    steps = _Steps(progress, _step_count(clients, len(functions), changes, samples))
     balance, before = _balance(functions, clients, backends, size, steps)
     churn = {
         name: _opened_ratio(functions[0], before[: samples[name]], walks, size, steps)
@@ -160,17 +150,38 @@ def plan_subsets(
     )
 
 
+def count_subsets(algorithm: str, *, clients: int, backends: int, size: int, seeds: int = 1) -> int:
+    """Return how many subsets `plan_subsets` works out, to tell how long it will take."""
+    _check_plan(algorithm, clients, backends, size, seeds)
+    samples = _samples(algorithm, clients, backends, size, _LOOKS_PER_CHANGE)
+    draws = seeds if algorithm == "random" else 1
+    return _step_count(clients, draws, _changes(backends), samples)
+
+
 def best_plan(plans: Sequence[SubsetPlan]) -> SubsetPlan:
     """Return the most even plan; of those that are as even as can be, the one with least churn.
 
-    Clients per backend that differ by one are as even as can be: most numbers do not divide.
+    Clients per backend that differ by one are as even as can be: most numbers do not divide.  Of
+    plans that do the same, as all do where every client holds all backends, it is `nested`, which
+    stays the best when the fleet grows.
     """
 
-    def badness(plan: SubsetPlan) -> tuple[int, float, float]:
+    def badness(plan: SubsetPlan) -> tuple[int, float, float, bool]:
         spread = max(1, plan.balance.most - plan.balance.least)
-        return spread, plan.churn.rolling_restart, plan.churn.restart_backend
+        churn = plan.churn
+        return spread, churn.rolling_restart, churn.restart_backend, plan.algorithm != "nested"
 
     return min(plans, key=badness)
+
+
+def _check_plan(algorithm: str, clients: int, backends: int, size: int, seeds: int) -> None:
+    if algorithm not in SUBSET_ALGORITHMS:
+        names = ", ".join(SUBSET_ALGORITHMS)
+        raise ConfigError(f"algorithm must be one of {names}, not {algorithm!r}")
+    check.count("clients", clients, 1, MAX_TASKS)
+    check.count("backends", backends, 1, MAX_TASKS)
+    check.count("size", size, 1, MAX_SUBSET_SIZE)
+    check.count("seeds", seeds, 1, MAX_SEEDS)
 
 
 class _Steps:
@@ -246,6 +257,24 @@ def _changes(backends: int) -> dict[str, list[_Walk]]:
 
 def _fleet_count(walks: Sequence[_Walk]) -> int:
     return sum(len(walk.fleets) for walk in walks)
+
+
+def _samples(
+    algorithm: str, clients: int, backends: int, size: int, looks_per_change: int
+) -> dict[str, int]:
+    """Return, for each kind of change, on how many client tasks to measure it."""
+    lot = _client_lot(algorithm, backends, size)
+    return {
+        name: _sample(clients, lot, looks_per_change // (backends * _fleet_count(walks)))
+        for name, walks in _changes(backends).items()
+    }
+
+
+def _step_count(
+    clients: int, draws: int, changes: Mapping[str, Sequence[_Walk]], samples: Mapping[str, int]
+) -> int:
+    churn = sum(samples[name] * _fleet_count(walks) for name, walks in changes.items())
+    return clients * draws + churn
 
 
 def _without(backends: int, start: int, stop: int) -> _Fleet:
