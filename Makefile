@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup demo test lint bench acceptance clean
+.PHONY: setup demo test lint bench acceptance docs clean
 
 setup: $(STAMP)
 
@@ -37,6 +37,11 @@ bench: setup
 
 acceptance: setup
 	$(BIN)/pytest -m acceptance
+
+# The pages are Markdown; this draws their pictures again and checks every link and example.
+docs: setup
+	$(BIN)/evenly subset --clients 300 --backends 300 --size 10 --compare --png docs/images/subset.png >/dev/null
+	$(BIN)/pytest -q tests/test_docs.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from bench import picks
+from bench import facades, meter, picks
 from bench.timing import Row
 
 
@@ -17,9 +17,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds (median)")
     arguments = parser.parse_args()
 
-    rows: list[Row] = picks.measure(arguments.rounds)
+    rows: list[Row] = [
+        row
+        for measure in (picks.measure, facades.measure, meter.measure)
+        for row in measure(arguments.rounds)
+    ]
     width = max(len(row.what) for row in rows)
-    print(f"{'what':{width}}  {'ns':>8}  {'empty calls':>11}  {'bound':>6}")
+    print(f"{'what (and how many backends)':{width}}  {'ns':>8}  {'empty calls':>11}  {'bound':>6}")
     for row in rows:
         bound = "" if row.bound is None else f"{row.bound:.0f}"
         mark = "  MISSED" if row.is_missed else ""

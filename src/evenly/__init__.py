@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+from evenly.context import (
+    ContextThreadPoolExecutor,
+    carry_context,
+    current_request,
+    degradable,
+    mark_degraded,
+    request_context,
+    run_in_thread,
+    should_degrade,
+)
 from evenly.core.balancing.nested_subset import nested_subset
 from evenly.core.balancing.rocksteadier_subset import rocksteadier_subset
 from evenly.core.balancing.subset import deterministic_subset, random_subset, rendezvous_subset
 from evenly.core.criticality import Criticality
-from evenly.errors import ConfigError, EvenlyError, UsageError
+from evenly.core.request import Request
+from evenly.errors import (
+    ConfigError,
+    EvenlyError,
+    NoBackend,
+    Overloaded,
+    QuotaExceeded,
+    RejectedError,
+    RetryBudgetExhausted,
+    Throttled,
+    UsageError,
+)
 
 __all__ = [
     "ConfigError",
+    "ContextThreadPoolExecutor",
     "Criticality",
     "EvenlyError",
+    "NoBackend",
+    "Overloaded",
+    "QuotaExceeded",
+    "RejectedError",
+    "Request",
+    "RetryBudgetExhausted",
+    "Throttled",
     "UsageError",
+    "carry_context",
+    "current_request",
+    "degradable",
     "deterministic_subset",
+    "mark_degraded",
     "nested_subset",
     "random_subset",
     "rendezvous_subset",
+    "request_context",
     "rocksteadier_subset",
+    "run_in_thread",
+    "should_degrade",
 ]

@@ -7,7 +7,19 @@ library's own type.
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "EvenlyError", "UsageError"]
+from typing import Literal
+
+__all__ = [
+    "ConfigError",
+    "EvenlyError",
+    "NoBackend",
+    "Overloaded",
+    "QuotaExceeded",
+    "RejectedError",
+    "RetryBudgetExhausted",
+    "Throttled",
+    "UsageError",
+]
 
 
 class EvenlyError(Exception):
@@ -20,3 +32,43 @@ class ConfigError(EvenlyError, ValueError):
 
 class UsageError(EvenlyError, RuntimeError):
     """Report a misuse of the API, such as finishing an attempt twice."""
+
+
+class RejectedError(EvenlyError):
+    """Report that a request was refused.
+
+    Adapters raise these mixed into their host library's own type.  Where the refusal happened is
+    said here and never guessed from a message.
+    """
+
+    where: Literal["local", "remote"] = "local"
+    """`local`: the request never left this process; `remote`: a backend said no."""
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        """Whether the layer right above may try again."""
+
+
+class Throttled(RejectedError):
+    """Report that this client task throttles itself: its backends have been rejecting."""
+
+
+class NoBackend(RejectedError):
+    """Report that there is no backend to send to, or that all are at their limit."""
+
+
+class RetryBudgetExhausted(RejectedError):
+    """Report that a request failed and the retry budget has nothing left for another attempt."""
+
+
+class Overloaded(RejectedError):
+    """Report that a backend refused for overload."""
+
+    where = "remote"
+
+
+class QuotaExceeded(RejectedError):
+    """Report that a backend refused because the customer is out of quota."""
+
+    where = "remote"

@@ -6,12 +6,13 @@ from collections import Counter
 
 import pytest
 
+from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend, BackendSnapshot
 from evenly.core.balancing.health import HealthConfig, State
 from evenly.core.balancing.membership import ConnectionEvent, Connections, MembershipConfig
 from evenly.core.balancing.policies.catalogue import PolicyConfig
 from evenly.core.balancing.weights import WeightConfig
-from evenly.core.client_task import Ask, Attempt, ClientTask, ClientTaskConfig
+from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Next, Outcome, Reason, Rejection, Request
 from evenly.errors import ConfigError, UsageError
@@ -101,11 +102,11 @@ def test_begin_and_finish_are_counted() -> None:
         pytest.param(Outcome.CANCELLED, Next.DONE, 0.0, id="cancelled"),
         pytest.param(Outcome.OUT_OF_QUOTA, Next.GIVE_UP, 0.0, id="out of quota"),
         pytest.param(Outcome.ERROR, Next.GIVE_UP, 1.0, id="failed"),
-        pytest.param(Outcome.OVERLOADED, Next.GIVE_UP, 1.0, id="overloaded"),
+        pytest.param(Outcome.OVERLOADED, Next.RETRY, 1.0, id="overloaded"),
         pytest.param(Outcome.DONT_RETRY, Next.GIVE_UP, 1.0, id="all overloaded"),
         pytest.param(Outcome.TIMEOUT, Next.GIVE_UP, 1.0, id="timed out"),
         pytest.param(Outcome.LOST, Next.GIVE_UP, 1.0, id="lost"),
-        pytest.param(Outcome.NOT_SENT, Next.GIVE_UP, 1.0, id="not sent"),
+        pytest.param(Outcome.NOT_SENT, Next.RETRY, 1.0, id="not sent"),
     ],
 )
 def test_every_ending(outcome: Outcome, expected: Next, errors: float) -> None:
@@ -200,16 +201,23 @@ def test_no_policy_retries_where_it_was_refused_if_there_is_another(policy: str)
         second = begin(task, first)
         second.finish(Outcome.OVERLOADED)
         third = begin(task, second)
-        third.finish(Outcome.OVERLOADED)
+        assert third.finish(Outcome.OVERLOADED) is Next.GIVE_UP  # Three attempts (book).
 
         assert {first.backend, second.backend, third.backend} == {A, B, C}
-        assert begin(task, third).backend in (A, B, C)  # And where there is none, somewhere.
+
+
+def test_a_retry_goes_where_it_was_refused_if_there_is_no_other() -> None:
+    task = new_task(A)
+    first = begin(task)
+    first.finish(Outcome.OVERLOADED)
+
+    assert begin(task, first).backend == A
 
 
 def test_a_retry_of_an_attempt_that_goes_on_is_a_mistake() -> None:
     task = new_task(A, B)
     attempt = begin(task)
-    with pytest.raises(UsageError, match=r"finish the attempt before: <Attempt 1 at .:1 active>"):
+    with pytest.raises(UsageError, match=r"nothing allows this retry: <Attempt 1 at .:1 active>"):
         task.begin(Request(), attempt)
     assert task.snapshot().active == 1
 
@@ -217,12 +225,13 @@ def test_a_retry_of_an_attempt_that_goes_on_is_a_mistake() -> None:
     assert begin(task, attempt).number == 2
 
 
-def test_an_attempt_knows_whether_it_has_finished() -> None:
+def test_an_attempt_knows_how_it_ended_and_what_follows() -> None:
     task = new_task(A, B)
     finished, active = begin(task), begin(task)
-    finished.finish(Outcome.OK)
+    finished.finish(Outcome.ERROR)
 
-    assert [finished.is_finished, active.is_finished] == [True, False]
+    assert (finished.outcome, finished.next) == (Outcome.ERROR, Next.GIVE_UP)
+    assert (active.outcome, active.next) == (None, None)
 
 
 def test_a_retry_has_the_same_request() -> None:
@@ -285,7 +294,7 @@ def test_the_limit_opens_again_when_one_finishes() -> None:
     first = begin(task)
     failed = begin(task)
     assert task.begin(Request()) == AT_LIMIT
-    failed.finish(Outcome.ERROR)
+    failed.finish(Outcome.NOT_SENT)
     begin(task)
     assert task.begin(Request(), failed) == AT_LIMIT  # for retries too
     assert task.snapshot().active == 2

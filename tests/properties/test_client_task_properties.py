@@ -16,13 +16,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.health import State
 from evenly.core.balancing.membership import ConnectionEvent, MembershipConfig
 from evenly.core.balancing.policies.catalogue import POLICIES, PolicyConfig
 from evenly.core.balancing.policies.prequal import PrequalConfig
 from evenly.core.balancing.subset import nested_subset, rendezvous_subset
-from evenly.core.client_task import Ask, Attempt, ClientTask, ClientTaskConfig
+from evenly.core.client_task import ClientTask, ClientTaskConfig
+from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Next, Outcome, Reason, Rejection, Request
 from evenly.errors import UsageError
@@ -61,6 +63,7 @@ class Model(RuleBasedStateMachine):
     """Drive a client task at random, beside the simplest model of what it must count."""
 
     policy: ClassVar[str]
+    throttle: ClassVar[str] = "off"
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,6 +71,7 @@ class Model(RuleBasedStateMachine):
         config = ClientTaskConfig(
             policy=PolicyConfig(name=self.policy, prequal=PrequalConfig(pool_size=2)),
             membership=MembershipConfig(subset_size=SUBSET_SIZE, client_index=CLIENT_INDEX),
+            throttle=ThrottleConfig(name=self.throttle),
             active_limit=ACTIVE_LIMIT,
         )
         self.task = ClientTask(config, clock=self.clock, rng=random.Random(1))
@@ -76,6 +80,8 @@ class Model(RuleBasedStateMachine):
         self.asks: list[Ask] = []
         self.tried: dict[Attempt, set[tuple[str, int]]] = {}
         self.known: list[Backend] = []
+        self.requests = 0
+        self.retries = 0
         # What the snapshots have shown: who is there, and for the how-manieth time.
         self.present: set[str] = set()
         self.times: Counter[str] = Counter()
@@ -151,16 +157,20 @@ class Model(RuleBasedStateMachine):
         free: set[str],
         spares: set[str],
     ) -> None:
-        if isinstance(answer, Rejection):
+        if isinstance(answer, Rejection) and answer.reason is Reason.THROTTLED:
+            assert self.throttle != "off"
+            assert previous is None
+        elif isinstance(answer, Rejection):
             assert not free
             assert not spares
             assert answer.reason is (Reason.NO_BACKEND if tier == -1 else Reason.AT_LIMIT)
         elif isinstance(answer, Ask):
             asked = [backend.address for backend in answer.backends]
-            assert tier == 0
             assert previous is None
-            assert len(asked) == len(set(asked)) == 2
-            assert free.issuperset(asked)
+            if self.throttle == "off":
+                assert tier == 0
+                assert len(asked) == len(set(asked)) == 2
+                assert free.issuperset(asked)
             assert 0.0 <= answer.wait_seconds <= 0.05
             self.asks.append(answer)
         else:
@@ -170,6 +180,7 @@ class Model(RuleBasedStateMachine):
             assert address in (untouched or free or spares)
             assert answer.number == (1 if previous is None else previous.number + 1)
             self.tried[answer] = tried | {(address, self.times[address])}
+            self.requests += previous is None
             self.open.append(answer)
 
     @rule(members=st.sets(numbers), indexed=st.booleans())
@@ -187,7 +198,7 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.ended)
     @rule(which=picks)
     def retry(self, which: int) -> None:
-        previous = self.ended[which % len(self.ended)]
+        previous = self.ended.pop(which % len(self.ended))
         tier, free = self.candidates()
         spares = self.spares(self.tried[previous])
         answer = self.task.begin(Request(), previous)
@@ -212,10 +223,17 @@ class Model(RuleBasedStateMachine):
     @rule(which=picks, outcome=st.sampled_from(Outcome))
     def finish(self, which: int, outcome: Outcome) -> None:
         attempt = self.open.pop(which % len(self.open))
-        is_done = outcome in (Outcome.OK, Outcome.CANCELLED)
-        assert attempt.finish(outcome) is (Next.DONE if is_done else Next.GIVE_UP)
-        self.ended.append(attempt)
-        assert attempt.is_finished
+        verdict = attempt.finish(outcome)
+        if outcome in (Outcome.OK, Outcome.CANCELLED):
+            assert verdict is Next.DONE
+        elif outcome in (Outcome.OVERLOADED, Outcome.NOT_SENT) and attempt.number < 3:
+            assert verdict in (Next.RETRY, Next.GIVE_UP)  # as the budget has it
+        else:
+            assert verdict is Next.GIVE_UP
+        if verdict is Next.RETRY:
+            self.ended.append(attempt)
+            self.retries += 1
+        assert attempt.outcome is outcome
         address = attempt.backend.address
         if outcome.is_answer and address in self.never_opened:
             self.hear_of_connection(address, ConnectionEvent.OPENED)
@@ -285,6 +303,10 @@ class Model(RuleBasedStateMachine):
             self.who_leaves_is_to_be_closed()  # Each silence may widen the subset.
 
     @invariant()
+    def it_keeps_the_retry_budget(self) -> None:
+        assert self.retries <= 3 + 0.1 * self.requests
+
+    @invariant()
     def it_counts_what_the_model_counts(self) -> None:
         snapshot = self.task.snapshot()
         addresses = [one.address for one in snapshot.backends]
@@ -343,14 +365,25 @@ class Model(RuleBasedStateMachine):
         self.task.update([])
         self.who_leaves_is_to_be_closed()
         assert self.task.snapshot().backends == ()
-        assert self.task.begin(Request()) == Rejection(Reason.NO_BACKEND, retryable=False)
+        answer = self.task.begin(Request())
+        assert isinstance(answer, Rejection)
+        assert answer.reason is Reason.NO_BACKEND or self.throttle != "off"
         self.take_connections()
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_any_story_keeps_the_invariants(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "throttled_by"),
+    [
+        *((name, "off") for name in POLICIES),
+        ("round_robin", "responsive"),
+        ("probing", "responsive"),
+        ("least_loaded", "adaptive"),
+    ],
+)
+def test_any_story_keeps_the_invariants(name: str, throttled_by: str) -> None:
     class Story(Model):
         policy = name
+        throttle = throttled_by
 
     run_state_machine_as_test(
         Story, settings=settings(max_examples=120, stateful_step_count=40, deadline=None)

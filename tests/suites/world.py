@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent, MembershipConfig
 from evenly.core.balancing.policies.catalogue import PolicyConfig
-from evenly.core.client_task import Ask, Attempt, ClientTask, ClientTaskConfig
+from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Rejection, Request
 from evenly.core.window import DecayingCount

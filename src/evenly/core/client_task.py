@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from evenly.core import check
+from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend, BackendSnapshot, BackendView
 from evenly.core.balancing.candidates import Candidates
 from evenly.core.balancing.membership import (
@@ -26,18 +27,25 @@ from evenly.core.balancing.membership import (
 )
 from evenly.core.balancing.policies.catalogue import PolicyConfig, make_policy
 from evenly.core.clock import Clock
+from evenly.core.observer import NO_OBSERVER, Observer
+from evenly.core.overload.retry import RetryBudget, RetryConfig, may_retry
+from evenly.core.overload.throttle import ThrottleSnapshot
+from evenly.core.overload.throttle_catalogue import ThrottleConfig, make_throttle
 from evenly.core.report import LoadReport
 from evenly.core.request import Next, Outcome, Reason, Rejection, Request
 from evenly.errors import UsageError
 
-__all__ = ["Ask", "Attempt", "ClientTask", "ClientTaskConfig", "ClientTaskSnapshot"]
+__all__ = ["ClientTask", "ClientTaskConfig", "ClientTaskSnapshot"]
 
+_THROTTLED = Rejection(Reason.THROTTLED, retryable=False)
 _NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
 _AT_LIMIT = Rejection(Reason.AT_LIMIT, retryable=True)
 # How often the policy learns weights anew and errors fade; its constants are per second.
 _POLICY_SECONDS = 1.0
 # How fast the average round trip follows new ones: about the last ten count.
 _ROUND_TRIP_GAIN = 0.1
+# Whom a throttled client task asks whether it may send again (DESIGN: two backends).
+_THROTTLE_PROBES = 2
 
 
 @final
@@ -47,6 +55,8 @@ class ClientTaskConfig:
 
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     membership: MembershipConfig = field(default_factory=MembershipConfig)
+    throttle: ThrottleConfig = field(default_factory=ThrottleConfig)
+    retry: RetryConfig = field(default_factory=RetryConfig)
     active_limit: int = 100
     """Active requests per backend from this client task (book)."""
     ask_seconds: float = 0.05
@@ -69,107 +79,34 @@ class ClientTaskSnapshot:
     """Attempts begun and not finished."""
     backends: tuple[BackendSnapshot, ...]
     """The subset, and what has left it with attempts unfinished."""
-
-
-@final
-class Attempt:
-    """Be one try of one request at one backend, from `begin` to `finish`."""
-
-    __slots__ = ("_finish", "_is_finished", "_previous", "_view", "begun_at", "number", "request")
-
-    def __init__(
-        self,
-        finish: Callable[[BackendView, Outcome], Next],
-        view: BackendView,
-        request: Request,
-        previous: Attempt | None,
-        now: float,
-    ) -> None:
-        self._finish = finish
-        self._view = view
-        self._previous = previous
-        self._is_finished = False
-        self.request = request
-        self.begun_at = now
-        self.number: int = 1 if previous is None else previous.number + 1
-        """1 for the first attempt; a retry counts on."""
-
-    def __repr__(self) -> str:
-        return (
-            f"<Attempt {self.number} at {self._view.backend}"
-            f" {'finished' if self._is_finished else 'active'}>"
-        )
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether `finish` was called."""
-        return self._is_finished
-
-    @property
-    def backend(self) -> Backend:
-        """Where to send the request."""
-        return self._view.backend
-
-    @property
-    def tried(self) -> tuple[BackendView, ...]:
-        """The backends that this request has been sent to, the latest first."""
-        earlier = () if self._previous is None else self._previous.tried
-        return (self._view, *earlier)
-
-    def finish(self, outcome: Outcome) -> Next:
-        """End the attempt, on every path and exactly once; return what to do now."""
-        if self._is_finished:
-            raise UsageError(f"finish({outcome.name}): this attempt has finished already: {self!r}")
-        self._is_finished = True
-        return self._finish(self._view, outcome)
-
-
-@final
-class Ask:
-    """Ask for probes before the request is sent.
-
-    Probe `backends`, hand their answers to `record_report`, and call `resume` when all have come or
-    `wait_seconds` have passed.  Nothing is counted yet: a request that is cancelled while it waits
-    needs no `resume`.
-    """
-
-    __slots__ = ("_is_resumed", "_request", "_resume", "backends", "wait_seconds")
-
-    def __init__(
-        self,
-        resume: Callable[[Request], Attempt | Rejection],
-        request: Request,
-        backends: tuple[Backend, ...],
-        wait_seconds: float,
-    ) -> None:
-        self._resume = resume
-        self._request = request
-        self._is_resumed = False
-        self.backends = backends
-        self.wait_seconds = wait_seconds
-
-    def __repr__(self) -> str:
-        return f"<Ask {', '.join(map(str, self.backends))} for {self.wait_seconds:.4f} s>"
-
-    def resume(self) -> Attempt | Rejection:
-        """Begin the attempt with whatever has become known."""
-        if self._is_resumed:
-            raise UsageError(f"resume(): this request has been begun already: {self!r}")
-        self._is_resumed = True
-        return self._resume(self._request)
+    throttle: ThrottleSnapshot
+    retry_balance: float
+    """Retries that the budget has left."""
 
 
 @final
 class ClientTask:
     """Decide, for one service and one process, which backend gets each request."""
 
-    def __init__(self, config: ClientTaskConfig, *, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self,
+        config: ClientTaskConfig,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
         now = clock()
         self._config = config
         self._clock = clock
+        self._observer = observer
+        self._throttle = make_throttle(config.throttle, rng=rng, now=now)
+        self._retry_budget = RetryBudget(config.retry)
         self._policy = make_policy(config.policy, rng=rng, now=now)
         self._candidates = Candidates(self._policy, active_limit=config.active_limit)
-        self._membership = Membership(config.membership, self._candidates, rng=rng)
+        self._membership = Membership(
+            config.membership, self._candidates, rng=rng, observer=observer
+        )
         self._erring: dict[BackendView, None] = {}
         self._probes_due: list[BackendView] = []
         self._round_trip_seconds: float | None = None
@@ -186,17 +123,27 @@ class ClientTask:
         self._membership.update(backends, self._clock())
 
     def begin(self, request: Request, previous: Attempt | None = None) -> Attempt | Ask | Rejection:
-        """Choose a backend for a request; `previous` makes it a retry, elsewhere if possible."""
+        """Choose a backend for a request; `previous` makes it a retry, elsewhere if possible.
+
+        A retry neither asks nor is throttled: the budget has paid for it when the attempt before
+        ended with `Next.RETRY`.
+        """
         now = self._clock()
-        if previous is not None and not previous.is_finished:
-            raise UsageError(f"begin(previous=...): finish the attempt before: {previous!r}")
+        if previous is not None:
+            return self._retry(request, previous, now)
+        throttle = self._throttle
+        if throttle.asks and throttle.should_ask(request.criticality, now):
+            views: Sequence[BackendView] = self._candidates.some(_THROTTLE_PROBES)
+            if views:
+                return self._ask(self._resume_throttled, request, views, now)
+        if not throttle.admit(request.criticality, request.customer, now):
+            return self._refuse(request, _THROTTLED)
         policy = self._policy
-        # A retry does not ask again: once per request is enough.
-        if policy.asks and previous is None and self._candidates.are_healthy:
+        if policy.asks and self._candidates.are_healthy:
             views = policy.ask(now)
             if views:
-                return self._ask(request, views, now)
-        return self._start(request, previous, now)
+                return self._ask(self._resume, request, views, now)
+        return self._start(request, None, now)
 
     def record_report(
         self, backend: Backend, report: LoadReport, *, is_probe: bool = False
@@ -225,6 +172,7 @@ class ClientTask:
             self._candidates.renew(view, now)
         view.report = report
         view.reported_at = now
+        self._throttle.record_report(report.admits, now)
         self._policy.record_report(view, report, now, is_probe=is_probe)
 
     def record_serving(self, backend: Backend, *, serving: bool) -> None:
@@ -294,19 +242,48 @@ class ClientTask:
             known=self._membership.known,
             active=sum(view.active for view in views),
             backends=tuple(view.snapshot(now) for view in views),
+            throttle=self._throttle.snapshot(now),
+            retry_balance=self._retry_budget.balance,
         )
 
-    def _ask(self, request: Request, views: Sequence[BackendView], now: float) -> Ask:
+    def _ask(
+        self,
+        resume: Callable[[Ask], Attempt | Rejection],
+        request: Request,
+        views: Sequence[BackendView],
+        now: float,
+    ) -> Ask:
         for view in views:
             self._note_probe(view, now)
         wait_seconds = self._config.ask_seconds
         if self._round_trip_seconds is not None:
             # "About two round trips": one for the probe, one for the odd late one.
             wait_seconds = min(wait_seconds, 2.0 * self._round_trip_seconds)
-        return Ask(self._resume, request, tuple(view.backend for view in views), wait_seconds)
+        self._observer.asked(len(views))
+        return Ask(resume, request, views, wait_seconds=wait_seconds, now=now)
 
-    def _resume(self, request: Request) -> Attempt | Rejection:
-        return self._start(request, None, self._clock())
+    def _resume(self, ask: Ask) -> Attempt | Rejection:
+        return self._start(ask.request, None, self._clock())
+
+    def _resume_throttled(self, ask: Ask) -> Attempt | Rejection:
+        now = self._clock()
+        request = ask.request
+        admits: int | None = None
+        for view in ask.views:
+            if view.report is not None and view.reported_at >= ask.asked_at:
+                admits = (admits or 0) | view.report.admits
+        if not self._throttle.admit_asked(request.criticality, request.customer, admits, now):
+            return self._refuse(request, _THROTTLED)
+        return self._start(request, None, now)
+
+    def _retry(self, request: Request, previous: Attempt, now: float) -> Attempt | Rejection:
+        if previous.next is not Next.RETRY:
+            raise UsageError(f"begin(previous=...): nothing allows this retry: {previous!r}")
+        previous.next = Next.GIVE_UP  # It paid for one retry.
+        answer = self._start(request, previous, now)
+        if isinstance(answer, Rejection) and previous.outcome is not None:
+            self._record_end(request, previous.outcome, now)
+        return answer
 
     def _start(self, request: Request, previous: Attempt | None, now: float) -> Attempt | Rejection:
         avoid = () if previous is None else previous.tried
@@ -314,12 +291,21 @@ class ClientTask:
         if view is None:
             view = self._candidates.spare(avoid)
             if view is None:
-                return _AT_LIMIT if self._candidates.exist else _NO_BACKEND
+                return self._refuse(request, _AT_LIMIT if self._candidates.exist else _NO_BACKEND)
         self._candidates.begin(view)
-        return Attempt(self._finish_attempt, view, request, previous, now)
+        if previous is None:
+            self._retry_budget.earn()
+        attempt = Attempt(self._finish_attempt, view, request, previous, now)
+        self._observer.attempt_begun(view.backend.address, request, attempt.number)
+        return attempt
 
-    def _finish(self, view: BackendView, outcome: Outcome) -> Next:
+    def _refuse(self, request: Request, rejection: Rejection) -> Rejection:
+        self._observer.request_refused(request, rejection.reason)
+        return rejection
+
+    def _finish(self, attempt: Attempt, outcome: Outcome) -> Next:
         now = self._clock()
+        view = attempt.view
         if outcome.is_error:
             view.record_error(now)
             self._erring[view] = None
@@ -330,9 +316,26 @@ class ClientTask:
         self._candidates.finish(view, now)
         if not view.in_subset:
             self._membership.finished(view)
+        self._observer.attempt_finished(view.backend.address, outcome, now - attempt.begun_at)
+        return self._next(attempt, outcome, now)
+
+    def _next(self, attempt: Attempt, outcome: Outcome, now: float) -> Next:
+        request = attempt.request
+        if (
+            attempt.number < self._config.retry.attempts
+            and may_retry(outcome, idempotent=request.idempotent)
+            and (request.deadline_at is None or now < request.deadline_at)
+        ):
+            if self._retry_budget.take():
+                return Next.RETRY
+            self._observer.retry_refused(request)
+        self._record_end(request, outcome, now)
         if outcome is Outcome.OK or outcome is Outcome.CANCELLED:
             return Next.DONE
         return Next.GIVE_UP
+
+    def _record_end(self, request: Request, outcome: Outcome, now: float) -> None:
+        self._throttle.record(request.criticality, request.customer, outcome, now)
 
     def _answered(self, view: BackendView, now: float) -> None:
         health = view.health

@@ -24,7 +24,9 @@ class Request:
     customer: str = ""
     """Who pays; empty is the default customer."""
     deadline_at: float | None = None
-    """An instant on the client task's own clock, or `None` for no deadline."""
+    """An instant on the clock of whoever holds the request, or `None` for no deadline."""
+    idempotent: bool = False
+    """Whether doing it twice does no harm: it may then be tried again after a lost connection."""
 
 
 @final
@@ -83,16 +85,25 @@ class Next(enum.Enum):
 
     DONE = enum.auto()
     """The request is answered or cancelled: hand the outcome up."""
+    RETRY = enum.auto()
+    """The request may be tried again at once, and is paid for: `begin(request, attempt)`."""
     GIVE_UP = enum.auto()
     """The request has failed and must not be tried again: hand the failure up."""
 
 
 @final
 class Reason(enum.Enum):
-    """Name why a request was refused in this process, before anything was sent."""
+    """Name why a request was refused."""
 
+    # By a client task, before anything was sent:
+    THROTTLED = "this client task throttles itself, because backends have been rejecting"
     NO_BACKEND = "no backend is healthy, a lame duck, or yet to be tried"
     AT_LIMIT = "every usable backend is at its limit of active requests"
+    # By a backend, before the handler ran:
+    EXPIRED = "the deadline has passed"
+    OUT_OF_QUOTA = "the customer is out of quota"
+    OVERLOADED = "this backend is overloaded"
+    DONT_RETRY = "overloaded, and so are other backends: do not retry"
 
 
 @final
@@ -103,3 +114,5 @@ class Rejection:
     reason: Reason
     retryable: bool
     """Whether the same request may succeed a moment later without anything being repaired."""
+    retry_after_seconds: float | None = None
+    """When the customer will have quota again, where that is the reason."""

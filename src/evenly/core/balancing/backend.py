@@ -94,6 +94,7 @@ class BackendView:
         "report",
         "reported_at",
         "reports_since",
+        "shown_state",
         "tier",
         "trim",
         "weight",
@@ -120,6 +121,8 @@ class BackendView:
         """Whether the policy holds it now."""
         self.counts_as_refusing = False
         """Whether its refusal has been acted on."""
+        self.shown_state = health.state
+        """The state that the observer has been told."""
         self.healthy_since = now
         """Since when it has been warming up, as far as is known: slow start counts from here."""
         self.weight = 1.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection
+from itertools import islice
 from typing import Final, final
 
 from evenly.core.balancing.backend import BackendView
@@ -89,6 +90,16 @@ class Candidates:
                     tier.move_to_end(view)
                     return view
         return None
+
+    def some(self, count: int) -> list[BackendView]:
+        """Return a few of the best tier, in turns: whom to ask when any will do."""
+        if self._tier == _NOWHERE:
+            return []
+        tier = self._tiers[self._tier]
+        chosen = list(islice(tier, count))
+        for view in chosen:
+            tier.move_to_end(view)
+        return chosen
 
     def renew(self, view: BackendView, now: float) -> None:
         """Have the policy meet a backend anew: another process answers at its address."""

@@ -18,6 +18,7 @@ from evenly.core.balancing.candidates import Candidates
 from evenly.core.balancing.health import Health, HealthConfig
 from evenly.core.balancing.subset import SUBSET_ALGORITHMS
 from evenly.core.balancing.subset_input import MAX_CLIENT_INDEX, MAX_SUBSET_SIZE
+from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.errors import ConfigError
 
 __all__ = ["ConnectionEvent", "Connections", "Membership", "MembershipConfig"]
@@ -83,9 +84,15 @@ class Membership:
     """
 
     def __init__(
-        self, config: MembershipConfig, candidates: Candidates, *, rng: random.Random
+        self,
+        config: MembershipConfig,
+        candidates: Candidates,
+        *,
+        rng: random.Random,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
         self._config = config
+        self._observer = observer
         self._candidates = candidates
         self._rng = rng
         # Without an index, rendezvous hashing needs only that client tasks differ.
@@ -127,6 +134,10 @@ class Membership:
 
     def moved(self, view: BackendView, now: float) -> None:
         """Act on what may be a change of a backend's health."""
+        state = view.health.state
+        if state is not view.shown_state:
+            view.shown_state = state
+            self._observer.backend_moved(view.backend.address, state.value)
         self._candidates.place(view, now)
         # Refusing backends are replaced only when they are many, and given back when they are few.
         if view.health.is_refusing != view.counts_as_refusing:
@@ -201,8 +212,10 @@ class Membership:
         if self._should_widen():
             members += self._more()
         wanted = {backend.address: backend for backend in members}
+        is_smaller = False
         for view in list(self._views.values()):
             if view.in_subset and view.backend.address not in wanted:
+                is_smaller = True
                 view.in_subset = False
                 self._candidates.place(view, now)
                 self.finished(view)
@@ -217,6 +230,8 @@ class Membership:
         self._rng.shuffle(joining)
         for backend in joining:
             self._join(backend, now)
+        if joining or is_smaller:
+            self._observer.subset_changed(len(members))
 
     def _should_widen(self) -> bool:
         """Return whether too many of the subset refuse; once widened, half of them must return.

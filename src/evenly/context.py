@@ -1,0 +1,340 @@
+"""Carry what a request is along with the work done for it: criticality, customer and deadline.
+
+SRE book, chapter 21, "Criticality": "If a backend receives request A and, as part of executing that
+request, issues outgoing request B and request C to other backends, request B and request C will use
+the same criticality as request A by default."  The customer and what remains of the deadline travel
+the same way; the attempt number does not, because a retry is a matter between two neighbours.
+
+All of it lives in context variables.  asyncio's child tasks inherit them by themselves; threads do
+so through `run_in_thread`, `carry_context` and `ContextThreadPoolExecutor`.  Deadlines are instants
+of `time.monotonic`, which is also the clock of every event loop and the default of the façades.
+
+A transport serves a request inside `serving`, where handlers ask `should_degrade`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar, Token, copy_context
+from functools import cache, partial, wraps
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, TypeVar, final, overload
+
+from evenly.core import check, claim
+from evenly.core.clock import Clock
+from evenly.core.criticality import Criticality
+from evenly.core.request import Request
+from evenly.errors import ConfigError, RejectedError
+
+__all__ = [
+    "ContextThreadPoolExecutor",
+    "Meter",
+    "RequestContext",
+    "Serving",
+    "carry_context",
+    "current_meter",
+    "current_request",
+    "current_serving",
+    "degradable",
+    "job_criticality",
+    "mark_degraded",
+    "request_context",
+    "restore",
+    "run_in_thread",
+    "serving",
+    "should_degrade",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+V = TypeVar("V")
+
+# A century: beyond any deadline, and far enough from the largest float.
+_DEADLINE_MOST_SECONDS = 3.2e9
+
+
+class Meter(Protocol):
+    """Charge work to the request that it is done for; `evenly.signals.meter` has the one we use."""
+
+    def call(self, func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call `func` in this thread, and charge what it consumes."""
+
+
+_request: ContextVar[Request | None] = ContextVar("evenly_request", default=None)
+_serving: ContextVar[Serving | None] = ContextVar("evenly_serving", default=None)
+current_meter: ContextVar[Meter | None] = ContextVar("evenly_meter", default=None)
+"""What meters the request being served, if anything does."""
+
+
+@cache
+def job_criticality() -> Criticality:
+    """Return the criticality of requests that nobody gave one: `EVENLY_CRITICALITY`, or CRITICAL.
+
+    The variable is read once.  Transports call this when they are made, so that a misspelt value
+    fails the start and not the first request.
+    """
+    name = os.environ.get("EVENLY_CRITICALITY") or "CRITICAL"
+    if name not in Criticality.__members__:
+        names = ", ".join(Criticality.__members__)
+        raise ConfigError(f"EVENLY_CRITICALITY must be one of {names}, not {name!r}")
+    return Criticality[name]
+
+
+def current_request() -> Request:
+    """Return what an outgoing request inherits here; treat it as immutable."""
+    request = _request.get()
+    return Request(criticality=job_criticality()) if request is None else request
+
+
+def current_serving() -> Serving | None:
+    """Return the scope of the request being served here, or `None` outside of one."""
+    return _serving.get()
+
+
+def request_context(
+    *,
+    criticality: Criticality | None = None,
+    customer: str | None = None,
+    deadline_seconds: float | None = None,
+    inherit: bool = True,
+    clock: Clock = time.monotonic,
+) -> RequestContext:
+    """Set what requests sent inside the `with` block carry; what is not given is inherited.
+
+    `deadline_seconds` is what remains from the moment the block is entered.  It can only shorten an
+    inherited deadline: nobody waits longer for a part than for the whole.  Zero or less means that
+    the deadline has passed.  `inherit=False` starts afresh, for work that outlives the request.
+    """
+    if criticality is not None and not isinstance(criticality, Criticality):
+        raise ConfigError(f"criticality must be a Criticality, not {criticality!r}")
+    if customer is not None and not claim.is_customer(customer):
+        raise ConfigError(
+            f"customer must be at most {claim.CUSTOMER_MAX_LENGTH} printable ASCII characters "
+            f"without spaces at either end, not {customer!r:.200}"
+        )
+    if deadline_seconds is not None:
+        check.number(
+            "deadline_seconds", deadline_seconds, -_DEADLINE_MOST_SECONDS, _DEADLINE_MOST_SECONDS
+        )
+
+    def resolve() -> Request:
+        outer = current_request() if inherit else Request(criticality=job_criticality())
+        deadline_at = outer.deadline_at
+        if deadline_seconds is not None:
+            own_at = clock() + deadline_seconds
+            deadline_at = own_at if deadline_at is None else min(own_at, deadline_at)
+        return Request(
+            criticality=outer.criticality if criticality is None else criticality,
+            customer=outer.customer if customer is None else customer,
+            deadline_at=deadline_at,
+        )
+
+    return RequestContext(resolve)
+
+
+@final
+class RequestContext:
+    """Be what `request_context` returns: a context manager, for one `with` block at a time."""
+
+    __slots__ = ("_resolve", "_token")
+
+    def __init__(self, resolve: Callable[[], Request]) -> None:
+        self._resolve = resolve
+        self._token: Token[Request | None] | None = None
+
+    def __enter__(self) -> Request:
+        request = self._resolve()
+        self._token = _request.set(request)
+        return request
+
+    def __exit__(self, *_: object) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            restore(_request, token)
+
+
+@final
+class Serving:
+    """Be the scope of one request that is being served; child tasks and threads share it."""
+
+    __slots__ = ("_tokens", "request", "should_degrade", "was_degraded")
+
+    def __init__(self, request: Request, should_degrade: Callable[[], bool]) -> None:
+        self.request = request
+        self.should_degrade = should_degrade
+        self.was_degraded = False
+        """Whether the answer is a degraded one, which the response has to say."""
+        self._tokens: tuple[Token[Request | None], Token[Serving | None]] | None = None
+
+    def __enter__(self) -> Serving:
+        self._tokens = (_request.set(self.request), _serving.set(self))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        tokens, self._tokens = self._tokens, None
+        if tokens is not None:
+            restore(_request, tokens[0])
+            restore(_serving, tokens[1])
+
+
+def serving(request: Request, *, should_degrade: Callable[[], bool] | None = None) -> Serving:
+    """Serve `request` inside the `with` block: what the handler sends inherits from it.
+
+    `should_degrade` is asked anew each time, so that a long request notices when overload ends.
+    """
+    return Serving(request, _never if should_degrade is None else should_degrade)
+
+
+def should_degrade() -> bool:
+    """Return whether the request being served should get a cheaper answer; False outside of one."""
+    scope = _serving.get()
+    return scope is not None and scope.should_degrade()
+
+
+def mark_degraded() -> None:
+    """Say that the answer being made is a degraded one; outside of a request this does nothing."""
+    scope = _serving.get()
+    if scope is not None:
+        scope.was_degraded = True
+
+
+class _Degradable(Protocol[P, R]):
+    @overload
+    def __call__(
+        self, handler: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, handler: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+class _AsyncDegradable(Protocol[P, R]):
+    def __call__(
+        self, handler: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+
+
+# The overlap is meant: a coroutine is an R too, and the first match is the right one.
+@overload
+def degradable(  # type: ignore[overload-overlap]
+    cheaper: Callable[P, Coroutine[Any, Any, R]],
+) -> _AsyncDegradable[P, R]: ...
+@overload
+def degradable(cheaper: Callable[P, R]) -> _Degradable[P, R]: ...
+def degradable(cheaper: Callable[..., Any]) -> Any:
+    """Answer by `cheaper`, called with the same arguments, when the handler should not or cannot.
+
+    That is when `should_degrade()` is true, and when a dependency refuses: the handler lets a
+    `RejectedError` out, or a task group's group of nothing else.  The answer is then marked as
+    degraded.  What `cheaper` raises goes out as it is.  Streams are not taken: what was sent of one
+    cannot be replaced, so a generator asks `should_degrade()` itself.
+    """
+
+    def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
+            raise ConfigError(f"degradable takes no generators: {handler.__qualname__}")
+        if inspect.iscoroutinefunction(handler):
+            return _degradable_async(handler, cheaper)
+        if inspect.iscoroutinefunction(cheaper):
+            raise ConfigError(f"{handler.__qualname__} cannot await {cheaper.__qualname__}")
+        return _degradable_sync(handler, cheaper)
+
+    return decorate
+
+
+def _degradable_sync(handler: Callable[P, R], cheaper: Callable[P, R]) -> Callable[P, R]:
+    @wraps(handler)
+    def answer(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not should_degrade():
+            try:
+                return handler(*args, **kwargs)
+            except (RejectedError, ExceptionGroup) as error:
+                if not _is_refusal(error):
+                    raise
+        mark_degraded()
+        return cheaper(*args, **kwargs)
+
+    return answer
+
+
+def _degradable_async(
+    handler: Callable[P, Coroutine[Any, Any, R]],
+    cheaper: Callable[P, Coroutine[Any, Any, R]] | Callable[P, R],
+) -> Callable[P, Coroutine[Any, Any, R]]:
+    @wraps(handler)
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not should_degrade():
+            try:
+                return await handler(*args, **kwargs)
+            except (RejectedError, ExceptionGroup) as error:
+                if not _is_refusal(error):
+                    raise
+        mark_degraded()
+        cheap = cheaper(*args, **kwargs)
+        return await cheap if inspect.isawaitable(cheap) else cheap
+
+    return answer
+
+
+def _is_refusal(error: Exception) -> bool:
+    return not isinstance(error, ExceptionGroup) or error.split(RejectedError)[1] is None
+
+
+def carry_context(func: Callable[P, R]) -> Callable[P, R]:
+    """Wrap `func` so that it runs in today's context wherever it is called: in another thread.
+
+    What it consumes there is charged to the request that this context belongs to.
+    """
+    context = copy_context()
+
+    @wraps(func)
+    def carried(*args: P.args, **kwargs: P.kwargs) -> R:
+        # A context cannot be entered twice at a time; copying one takes constant time.
+        return context.copy().run(_call_metered, func, *args, **kwargs)
+
+    return carried
+
+
+async def run_in_thread(func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call `func` in the loop's default executor, inside this context, and charge its CPU."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, partial(carry_context(func), *args, **kwargs))
+
+
+class ContextThreadPoolExecutor(ThreadPoolExecutor):
+    """Run each piece of work in the context that submitted it, and charge its CPU there.
+
+    As the loop's default executor it also covers `loop.run_in_executor(None, …)`.
+    """
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Schedule `fn` in a copy of the present context."""
+        return super().submit(carry_context(fn), *args, **kwargs)
+
+
+def _call_metered(func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    meter = current_meter.get()
+    return func(*args, **kwargs) if meter is None else meter.call(func, *args, **kwargs)
+
+
+def restore(variable: ContextVar[V], token: Token[V]) -> None:
+    """Give a context variable the value that it had before `token`."""
+    try:
+        variable.reset(token)
+    except ValueError:
+        # An async generator dropped half-way is closed by the event loop in another context, where
+        # the variable was never ours; the context in which it was set is gone.
+        return
+
+
+def _never() -> bool:
+    return False

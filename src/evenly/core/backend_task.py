@@ -1,0 +1,322 @@
+"""The serving side's façade: every decision that a backend makes about the requests it gets.
+
+SRE book, chapter 21: "a backend task provisioned to serve a certain traffic rate should continue to
+serve traffic at that rate without any significant impact on latency, regardless of how much excess
+traffic is thrown at the task".  It never awaits, sleeps or reads the system: a transport brings the
+requests, and the readers in `evenly.signals` the numbers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+from evenly.core import check
+from evenly.core.clock import Clock
+from evenly.core.criticality import Criticality
+from evenly.core.observer import NO_OBSERVER, Observer
+from evenly.core.overload.cost import CostConfig, CostKeeper
+from evenly.core.overload.quota import CustomerSnapshot, QuotaConfig, Quotas, Reservation
+from evenly.core.overload.retry import AttemptHistogram, AttemptHistogramConfig
+from evenly.core.overload.utilization import Utilization, UtilizationConfig, UtilizationSnapshot
+from evenly.core.report import LoadReport
+from evenly.core.request import Outcome, Reason, Rejection, Request
+from evenly.core.window import DecayingCount
+from evenly.errors import UsageError
+
+__all__ = ["Admission", "BackendTask", "BackendTaskConfig", "BackendTaskSnapshot"]
+
+_EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
+_OVERLOADED = Rejection(Reason.OVERLOADED, retryable=True)
+_DONT_RETRY = Rejection(Reason.DONT_RETRY, retryable=False)
+_RUNNABLE = "runnable"
+# How fast the typical latency follows new ones: about the last twenty count.
+_LATENCY_GAIN = 0.05
+_MOST_RUNNABLE = 1e9
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendTaskConfig:
+    """Set what one backend admits and reports."""
+
+    cores: float = 1.0
+    """CPUs that the process may use; `runnable` is compared per core."""
+    utilization: UtilizationConfig = field(default_factory=UtilizationConfig)
+    quota: QuotaConfig | None = None
+    """`None`: customers have no limits."""
+    cost: CostConfig = field(default_factory=CostConfig)
+    attempts: AttemptHistogramConfig = field(default_factory=AttemptHistogramConfig)
+    rate_seconds: float = 1.0
+    """Over which requests and errors per second are averaged for the load report."""
+    drain_seconds: float = 30.0
+    """A lame duck exits after so long even if requests are left (book: 10 to 150)."""
+    quiet_seconds: float = 1.0
+    """... and otherwise when there has been none for so long: one may be on its way."""
+    probe_port: int | None = None
+
+    def __post_init__(self) -> None:
+        check.number("cores", self.cores, 0.001, 100_000.0)
+        check.positive("rate_seconds", self.rate_seconds)
+        check.number("drain_seconds", self.drain_seconds, 0.0, 86_400.0)
+        check.number("quiet_seconds", self.quiet_seconds, 0.0, 86_400.0)
+        if self.probe_port is not None:
+            check.count("probe_port", self.probe_port, 1, 65535)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendTaskSnapshot:
+    """Show what a backend is doing."""
+
+    active: int
+    is_lame_duck: bool
+    is_drained: bool
+    utilization: UtilizationSnapshot
+    customers: Mapping[str, CustomerSnapshot]
+    attempts: tuple[int, ...]
+    """How many recent arrivals were a first attempt, a second, and so on."""
+
+
+@final
+class Admission:
+    """Be one admitted request, from `admit` to `finish`."""
+
+    __slots__ = (
+        "_finish",
+        "admitted_at",
+        "is_finished",
+        "request",
+        "reservation",
+        "should_degrade",
+    )
+
+    def __init__(
+        self,
+        finish: Callable[[Admission, Outcome, float], None],
+        request: Request,
+        reservation: Reservation | None,
+        *,
+        should_degrade: bool,
+        now: float,
+    ) -> None:
+        self._finish = finish
+        self.request = request
+        self.reservation = reservation
+        self.should_degrade = should_degrade
+        """Whether a cheaper answer is wanted."""
+        self.admitted_at = now
+        self.is_finished = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Admission {self.request.criticality.name} {self.request.customer!r}"
+            f" {'finished' if self.is_finished else 'active'}>"
+        )
+
+    def finish(self, outcome: Outcome, cpu_seconds: float = 0.0) -> None:
+        """End the request, on every path and exactly once, with the CPU that its handler used."""
+        if self.is_finished:
+            raise UsageError(f"finish({outcome.name}): this request has finished already: {self!r}")
+        self.is_finished = True
+        self._finish(self, outcome, cpu_seconds)
+
+
+@final
+class BackendTask:
+    """Decide which requests one backend serves, and say how it is.
+
+    It starts as a lame duck, so that clients can connect while it warms up, and is healthy from
+    `announce_healthy` on.
+    """
+
+    def __init__(
+        self,
+        config: BackendTaskConfig,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        boot: int,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._boot = boot
+        self._observer = observer
+        self._utilization = Utilization(config.utilization)
+        self._quotas = None if config.quota is None else Quotas(config.quota)
+        self._cost = CostKeeper(config.cost)
+        self._attempts = AttemptHistogram(config.attempts)
+        self._served = DecayingCount(config.rate_seconds)
+        self._failed = DecayingCount(config.rate_seconds)
+        self._active = 0
+        self._runnable = 0.0
+        self._latency_seconds = 0.0
+        self._sequence = 0
+        self._is_lame_duck = True
+        self._leaving_since: float | None = None
+        self._busy_at = clock()
+        self._shown_admits = 0b1111
+        self._finish_admission = self._finish  # Bound once rather than per request.
+
+    def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:
+        """Take a request or refuse it, before its body is read; nothing that it carries raises.
+
+        A lame duck still serves: whoever sends to it has not heard yet, or has nobody else.
+        """
+        now = self._clock()
+        self._busy_at = now
+        self._attempts.record(attempt)
+        if request.deadline_at is not None and not request.deadline_at > now:
+            return self._reject(request, _EXPIRED)
+        reservation: Reservation | None = None
+        if self._quotas is not None:
+            reservation = self._quotas.admit(request.customer, request.criticality, now)
+            if reservation is None:
+                return self._reject(request, self._out_of_quota(request, now))
+        refused = self._utilization.rejection_probability(request.criticality, now)
+        if refused > 0.0 and self._rng.random() < refused:
+            if reservation is not None:
+                reservation.cancel(now)
+            widespread = self._attempts.retries_are_widespread
+            return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED)
+        self._active += 1
+        self._served.add(now)
+        self._observer.request_admitted(request)
+        return Admission(
+            self._finish_admission,
+            request,
+            reservation,
+            should_degrade=self._utilization.should_degrade(now),
+            now=now,
+        )
+
+    def record_signal(self, name: str, value: float) -> None:
+        """Learn a signal's value; `runnable` is a count of requests, for all cores together.
+
+        A value that is no finite number of at least 0 is ignored: readers may misbehave.
+        """
+        now = self._clock()
+        if name == _RUNNABLE and isinstance(value, int | float) and 0.0 <= value <= _MOST_RUNNABLE:
+            self._runnable = float(value)
+            value /= self._config.cores
+        self._utilization.record(name, value, now)
+        admits = self._utilization.admits(now)
+        if admits != self._shown_admits:
+            self._show_admits(admits)
+
+    def record_process(self, cpu_seconds_total: float) -> None:
+        """Learn the process's CPU clock, so that what no handler used is spread over requests."""
+        self._cost.record_process(cpu_seconds_total, self._clock())
+
+    def report(self) -> LoadReport:
+        """Return what to say in a response or in a probe's answer."""
+        now = self._clock()
+        seconds = self._config.rate_seconds
+        return LoadReport(
+            boot=self._boot,
+            sequence=self._sequence,
+            lame_duck=self._is_lame_duck,
+            admits=self._utilization.admits(now),
+            runnable=self._runnable,
+            active=self._active,
+            utilization=self._utilization.value(now),
+            qps=self._served.value(now) / seconds,
+            eps=self._failed.value(now) / seconds,
+            latency_seconds=self._latency_seconds,
+            compute_units=self._config.cost.compute_units,
+            probe_port=self._config.probe_port,
+        )
+
+    def should_degrade(self) -> bool:
+        """Return whether cheaper answers are wanted now."""
+        return self._utilization.should_degrade(self._clock())
+
+    def announce_healthy(self) -> bool:
+        """Leave the lame duck state, warmed up; return False if it has begun to shut down."""
+        if self._leaving_since is not None:
+            return False
+        self._set_lame_duck(is_lame_duck=False)
+        return True
+
+    def enter_lame_duck(self) -> None:
+        """Ask clients to send elsewhere, for good: step 2 of the book's clean shutdown."""
+        if self._leaving_since is None:
+            self._leaving_since = self._busy_at = self._clock()
+            self._set_lame_duck(is_lame_duck=True)
+
+    def is_drained(self) -> bool:
+        """Return whether the process may exit: nobody is left, or time is up."""
+        return self._leaving_since is not None and self._clock() >= self._drained_at()
+
+    def next_wake_at(self) -> float:
+        """Return when to look again whether it is drained; `inf` unless it is leaving."""
+        return float("inf") if self._leaving_since is None else self._drained_at()
+
+    def quota_demand(self) -> Mapping[str, float]:
+        """Return what customers ask of this backend, for whoever aggregates it."""
+        return {} if self._quotas is None else self._quotas.demand(self._clock())
+
+    def update_quotas(self, effective: Mapping[str, float]) -> None:
+        """Take this backend's effective limits."""
+        if self._quotas is not None:
+            self._quotas.update_limits(effective, self._clock())
+
+    def snapshot(self) -> BackendTaskSnapshot:
+        """Return what is known now."""
+        now = self._clock()
+        return BackendTaskSnapshot(
+            active=self._active,
+            is_lame_duck=self._is_lame_duck,
+            is_drained=self.is_drained(),
+            utilization=self._utilization.snapshot(now),
+            customers={} if self._quotas is None else self._quotas.snapshot(now),
+            attempts=self._attempts.snapshot().counts,
+        )
+
+    def _reject(self, request: Request, rejection: Rejection) -> Rejection:
+        self._observer.request_rejected(request, rejection.reason)
+        return rejection
+
+    def _out_of_quota(self, request: Request, now: float) -> Rejection:
+        assert self._quotas is not None  # noqa: S101 -- for mypy: the caller has asked it
+        seconds = self._quotas.seconds_until(request.customer, request.criticality, now)
+        return Rejection(Reason.OUT_OF_QUOTA, retryable=False, retry_after_seconds=seconds)
+
+    def _finish(self, admission: Admission, outcome: Outcome, cpu_seconds: float) -> None:
+        now = self._clock()
+        self._active -= 1
+        self._busy_at = now
+        seconds = now - admission.admitted_at
+        cost = self._cost.settle(cpu_seconds)
+        if admission.reservation is not None:
+            admission.reservation.finish(cost, now)
+        if outcome is Outcome.ERROR:
+            self._failed.add(now)
+        elif outcome is Outcome.OK:
+            self._latency_seconds += _LATENCY_GAIN * (seconds - self._latency_seconds)
+        self._observer.request_finished(admission.request, outcome, cost, seconds)
+
+    def _drained_at(self) -> float:
+        since = self._leaving_since
+        if since is None:
+            return float("inf")
+        latest = since + self._config.drain_seconds
+        return latest if self._active else min(latest, self._busy_at + self._config.quiet_seconds)
+
+    def _set_lame_duck(self, *, is_lame_duck: bool) -> None:
+        if self._is_lame_duck != is_lame_duck:
+            self._is_lame_duck = is_lame_duck
+            self._sequence += 1
+            self._observer.lame_duck_changed(is_lame_duck=is_lame_duck)
+
+    def _show_admits(self, admits: int) -> None:
+        changed = admits ^ self._shown_admits
+        self._shown_admits = admits
+        for criticality in Criticality:
+            if changed >> criticality & 1:
+                is_admitted = bool(admits >> criticality & 1)
+                self._observer.admission_changed(criticality, is_admitted=is_admitted)

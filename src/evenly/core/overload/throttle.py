@@ -1,0 +1,106 @@
+"""Refuse requests in the client task, before they cost a backend anything.
+
+SRE book, chapter 21, "Client-Side Throttling": rejecting costs a backend something too, and under
+enough load it does nothing else.  Only the client can spare it that.
+
+What an end says, to every throttle:
+
+    OK, ERROR               accept: any answer that is not an overload rejection
+    OVERLOADED, DONT_RETRY  rejection
+    TIMEOUT                 a request without accept
+    OUT_OF_QUOTA            accept, since the backend was fine; a rejection for that customer alone
+    CANCELLED               nothing: the caller gave up
+    NOT_SENT, LOST          nothing: a connection that breaks is a matter of health, and a rolling
+                            restart must not throttle anybody
+
+Whether a request counts is therefore known only when it ends, and it is counted then, together with
+its accept: the two always fall into the same stretch of history, however slow the answer.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from evenly.core.criticality import Criticality
+from evenly.core.request import Outcome
+
+__all__ = ["NoThrottle", "Throttle", "ThrottleSnapshot"]
+
+# ruff: noqa: ARG002, B027 -- every throttle has the same signature, and hooks that do nothing are
+# the null objects.
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThrottleSnapshot:
+    """Show what a throttle does now."""
+
+    rejection_probabilities: tuple[float, ...]
+    """By criticality: how likely a request of it is rejected here, if its customer has quota."""
+    throttled_customers: tuple[str, ...] = ()
+    """Customers with a throttle of their own, the most recently seen last."""
+
+
+class Throttle(abc.ABC):
+    """Decide whether requests may leave this process.
+
+    Per request, once: `should_ask`, and if so `admit_asked`, else `admit`; then, if admitted,
+    `record` with how the request ended.  Retries are the retry budget's business: they neither ask
+    nor count here.
+    """
+
+    asks: ClassVar[bool] = False
+    """Whether `should_ask` can ever be true: spares the others a call per request."""
+
+    @abc.abstractmethod
+    def admit(self, criticality: Criticality, customer: str, now: float) -> bool:
+        """Decide whether a request may leave this process: its first attempt, not its retries."""
+
+    @abc.abstractmethod
+    def record(self, criticality: Criticality, customer: str, outcome: Outcome, now: float) -> None:
+        """Learn how an admitted request ended: once per request, not per attempt."""
+
+    def record_report(self, admits: int, now: float) -> None:
+        """Learn which criticalities a backend admits: bit i stands for `Criticality(i)`."""
+
+    def should_ask(self, criticality: Criticality, now: float) -> bool:
+        """Return whether to probe backends before sending this request."""
+        return False
+
+    def admit_asked(
+        self, criticality: Criticality, customer: str, admits: int | None, now: float
+    ) -> bool:
+        """Decide after asking: `admits` is the union of the answers, `None` if nobody answered."""
+        return self.admit(criticality, customer, now)
+
+    @abc.abstractmethod
+    def is_normal(self, now: float) -> bool:
+        """Return whether this throttle knows nothing that a new one would not."""
+
+    @abc.abstractmethod
+    def snapshot(self, now: float) -> ThrottleSnapshot:
+        """Show what this throttle does now."""
+
+
+@final
+class NoThrottle(Throttle):
+    """Let everything through: the backends' own admission is then the only defence."""
+
+    __slots__ = ()
+
+    def admit(self, criticality: Criticality, customer: str, now: float) -> bool:
+        """Return True."""
+        return True
+
+    def record(self, criticality: Criticality, customer: str, outcome: Outcome, now: float) -> None:
+        """Learn nothing."""
+
+    def is_normal(self, now: float) -> bool:
+        """Return True."""
+        return True
+
+    def snapshot(self, now: float) -> ThrottleSnapshot:
+        """Show that nothing is rejected."""
+        return ThrottleSnapshot(rejection_probabilities=(0.0,) * len(Criticality))

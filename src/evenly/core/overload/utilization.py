@@ -1,0 +1,218 @@
+"""Say how much of what it was given a backend uses, and what to refuse because of it.
+
+SRE book, chapter 21, "Utilization Signals": "As utilization approaches configured thresholds, we
+start rejecting requests based on their criticality (higher thresholds for higher criticalities)";
+signals can be plugged in, and combined or used each on its own.  For a signal's value v and the
+ramp (low, high) of a criticality, the probability of refusing a request is
+
+    p = 0                            v <= low
+        (v − low) / (high − low)     in between
+        1                            v >= high
+
+A ramp begins only where the one below has ended, so a criticality is refused only where all lower
+ones are refused entirely.  A maximum over signals keeps that: the signal that makes a p positive
+makes all lower ones 1.  Degrading is decided here too, from a value of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from evenly.core.criticality import Criticality
+from evenly.core.overload.utilization_config import (
+    Ramp,
+    Ramps,
+    SignalConfig,
+    UtilizationConfig,
+    default_signals,
+)
+from evenly.core.window import DecayingAverage
+from evenly.errors import UsageError
+
+__all__ = [
+    "Ramp",
+    "Ramps",
+    "SignalConfig",
+    "SignalSnapshot",
+    "Utilization",
+    "UtilizationConfig",
+    "UtilizationSnapshot",
+    "default_signals",
+]
+
+# Beyond any signal, and far enough from the largest float that no sum overflows.
+_MOST = 1e15
+_UNKNOWN = -1.0  # a signal's value without a recent record; real values are never negative
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalSnapshot:
+    """Show one signal."""
+
+    value: float | None
+    """Smoothed; `None`: unknown."""
+    ignored: int
+    """Records that were not finite, not a number or negative."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtilizationSnapshot:
+    """Show the signals and what follows from them."""
+
+    signals: Mapping[str, SignalSnapshot]
+    rejection_probabilities: tuple[float, ...]
+    """One per criticality, SHEDDABLE first."""
+    admits: int
+    should_degrade: bool
+    value: float
+
+
+@final
+class _Signal:
+    __slots__ = ("average", "config", "degrade_at", "ignored", "provisioned", "recorded_at")
+
+    def __init__(self, config: SignalConfig) -> None:
+        self.config = config
+        self.degrade_at = config.ramps[0].low if config.degrade_at is None else config.degrade_at
+        self.provisioned = config.ramps[Criticality.CRITICAL].low  # above 0: others end there
+        self.average = DecayingAverage(config.decay_seconds)
+        self.recorded_at = -math.inf
+        self.ignored = 0
+
+    def value(self, now: float) -> float:
+        if now - self.recorded_at > self.config.expiry_seconds:
+            return _UNKNOWN
+        return self.average.value(now)
+
+
+@final
+class Utilization:
+    """Smooth the signals, and say what to refuse.
+
+    Reading costs one comparison and one look into a list, whatever the number of signals: what
+    follows from them is computed at most once per `refresh_seconds`, and when an unknown signal
+    becomes known.
+    """
+
+    __slots__ = (
+        "_admits",
+        "_config",
+        "_fresh_until",
+        "_is_maximum",
+        "_probabilities",
+        "_refresh_seconds",
+        "_should_degrade",
+        "_signals",
+    )
+
+    def __init__(self, config: UtilizationConfig) -> None:
+        self._config = config
+        self._is_maximum = config.combine == "maximum"
+        self._refresh_seconds = config.refresh_seconds
+        self._signals = {name: _Signal(signal) for name, signal in config.signals.items()}
+        self._fresh_until = -math.inf
+        self._probabilities = [0.0] * len(Criticality)
+        self._admits = 0b1111
+        self._should_degrade = False
+
+    def record(self, name: str, value: float, now: float) -> None:
+        """Say that a signal has this value from now on; what is no such value is counted."""
+        signal = self._signals.get(name)
+        if signal is None:
+            raise UsageError(f"unknown signal {name!r}; there are {', '.join(self._signals)}")
+        try:
+            is_fine = 0.0 <= value <= _MOST  # NaN fails
+        except TypeError:
+            is_fine = False
+        if not is_fine:
+            signal.ignored += 1
+            return
+        # After a silence, or a step back of the clock as long, the average begins anew: the old
+        # value did not hold all the while.
+        if abs(now - signal.recorded_at) > signal.config.expiry_seconds:
+            signal.average = DecayingAverage(signal.config.decay_seconds)
+            self._fresh_until = -math.inf
+        signal.average.record(now, value)
+        signal.recorded_at = now
+
+    def rejection_probability(self, criticality: Criticality, now: float) -> float:
+        """Return the probability with which to refuse a request of this criticality."""
+        if now >= self._fresh_until:
+            self._refresh(now)
+        return self._probabilities[criticality]
+
+    def admits(self, now: float) -> int:
+        """Return the criticalities that are never refused now: bit i is `Criticality(i)`."""
+        if now >= self._fresh_until:
+            self._refresh(now)
+        return self._admits
+
+    def should_degrade(self, now: float) -> bool:
+        """Return whether answers should be cheaper than usual."""
+        if now >= self._fresh_until:
+            self._refresh(now)
+        return self._should_degrade
+
+    def value(self, now: float) -> float:
+        """Return the utilization for the load report, in units of what is provisioned.
+
+        That is the CPU rate where it is known, else runnable per core (which agrees with it while
+        nobody waits, and exceeds it then), else 0.0: unknown.
+        """
+        for name in ("cpu", "runnable"):
+            signal = self._signals.get(name)
+            if signal is not None:
+                value = signal.value(now)
+                if value != _UNKNOWN:
+                    return value
+        return 0.0
+
+    def snapshot(self, now: float) -> UtilizationSnapshot:
+        """Return the signals and what follows from them."""
+        values = {name: signal.value(now) for name, signal in self._signals.items()}
+        return UtilizationSnapshot(
+            signals={
+                name: SignalSnapshot(
+                    value=None if values[name] == _UNKNOWN else values[name], ignored=signal.ignored
+                )
+                for name, signal in self._signals.items()
+            },
+            admits=self.admits(now),
+            rejection_probabilities=tuple(self._probabilities),
+            should_degrade=self._should_degrade,
+            value=self.value(now),
+        )
+
+    def _refresh(self, now: float) -> None:
+        self._fresh_until = now + self._refresh_seconds
+        probabilities = [0.0] * len(Criticality)
+        should_degrade = False
+        largest = _UNKNOWN
+        for signal in self._signals.values():
+            value = signal.value(now)
+            if value == _UNKNOWN:
+                continue
+            if self._is_maximum:
+                largest = max(largest, value / signal.provisioned)
+            else:
+                should_degrade |= value >= signal.degrade_at
+                _raise_to(probabilities, signal.config.ramps, value)
+        if self._is_maximum:
+            at = self._config.degrade_at
+            should_degrade = largest >= (self._config.ramps[0].low if at is None else at)
+            _raise_to(probabilities, self._config.ramps, largest)
+        self._should_degrade = should_degrade
+        self._probabilities = probabilities
+        self._admits = sum(1 << i for i, refused in enumerate(probabilities) if refused == 0.0)
+
+
+def _raise_to(probabilities: list[float], ramps: Ramps, value: float) -> None:
+    for i, ramp in enumerate(ramps):
+        if value <= ramp.low:
+            return  # and those above begin later still
+        probabilities[i] = max(probabilities[i], ramp.probability(value))

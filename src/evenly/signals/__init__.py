@@ -1,0 +1,1 @@
+"""Read the system: CPU clocks, cgroups, memory, event-loop lag.  Readers decide nothing."""

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from evenly.core.criticality import Criticality
+from evenly.core.overload.adaptive_throttle import AdaptiveThrottle, AdaptiveThrottleConfig
+from evenly.core.overload.responsive_throttle import ResponsiveThrottle, ResponsiveThrottleConfig
+from evenly.core.overload.throttle import Throttle
+from evenly.core.request import Outcome
+from evenly.errors import ConfigError
+from evenly.testing import ManualClock
+from tests.core.overload.ideal_backend import ALL, IdealBackend, offer
+
+CRITICAL = Criticality.CRITICAL
+CAPACITY = 50.0
+NO_CRITICAL = ALL & ~(1 << CRITICAL)
+
+
+def make() -> ResponsiveThrottle:
+    return ResponsiveThrottle(ResponsiveThrottleConfig(), rng=random.Random(21), now=0.0)
+
+
+def refused_at(now: float) -> ResponsiveThrottle:
+    throttle = make()
+    throttle.record(CRITICAL, "", Outcome.OVERLOADED, now)
+    return throttle
+
+
+def send_probability(throttle: Throttle, criticality: Criticality = CRITICAL) -> float:
+    return 1.0 - throttle.snapshot(0.0).rejection_probabilities[criticality]
+
+
+def recover(throttle: Throttle, *, reports: bool, seconds: int) -> list[float]:
+    """Return the ratio that passes in each second at 0.7 ×, after 120 s at 10 ×."""
+    rng = random.Random(21)
+    backend = IdealBackend(CAPACITY)
+    clock = ManualClock(0.0)
+    offer(
+        throttle,
+        backend,
+        clock=clock,
+        rng=rng,
+        per_second=10 * CAPACITY,
+        seconds=120.0,
+        reports=reports,
+    )
+    return [
+        offer(
+            throttle,
+            backend,
+            clock=clock,
+            rng=rng,
+            per_second=0.7 * CAPACITY,
+            seconds=1.0,
+            reports=reports,
+        ).sent_ratio
+        for _ in range(seconds)
+    ]
+
+
+def test_recovers_within_five_seconds_where_the_book_takes_minutes() -> None:
+    ours = recover(make(), reports=True, seconds=60)
+    books = recover(
+        AdaptiveThrottle(AdaptiveThrottleConfig(), rng=random.Random(21)), reports=True, seconds=240
+    )
+
+    assert min(ours[5:]) >= 0.99
+    # The first second from which on 99 % pass, for good.
+    assert next(s for s in range(240) if min(books[s:]) >= 0.99) >= 120
+
+
+def test_recovers_without_reports_too() -> None:
+    # From q = 0.11 by accepts alone: 35/s · 0.11 = 4 a second at first, ten of them "no news".
+    assert min(recover(make(), reports=False, seconds=60)[20:]) >= 0.99
+
+
+# 60 s at C = 50 are 3000 accepts: ± 1.8 %.  Without the weight of `SendProbability` goodput falls
+# to between 5 and 30 % as soon as answers are 50 ms late.
+@pytest.mark.parametrize("answer_seconds", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("times", [2, 10, 100])
+@pytest.mark.parametrize("reports", [False, True])
+def test_keeps_goodput_however_late_the_answers(
+    answer_seconds: float, times: int, reports: bool
+) -> None:
+    throttle = make()
+    rng = random.Random(21)
+    backend = IdealBackend(CAPACITY)
+    clock = ManualClock(0.0)
+    tallies = [
+        offer(
+            throttle,
+            backend,
+            clock=clock,
+            rng=rng,
+            per_second=times * CAPACITY,
+            seconds=seconds,
+            reports=reports,
+            answer_seconds=answer_seconds,
+        )
+        for seconds in (10.0, 60.0)
+    ]
+
+    assert tallies[1].accepted / 60 >= 0.95 * CAPACITY
+    # K = 1.1 in balance; late answers and the haste of reports add to it.
+    assert tallies[1].sent / 60 <= 1.6 * CAPACITY
+
+
+def test_admission_bits_bring_the_probability_back() -> None:
+    throttle = make()
+    for tick in range(1, 101):
+        throttle.record(CRITICAL, "", Outcome.OVERLOADED, tick * 0.1)
+    assert send_probability(throttle) == pytest.approx(0.001)
+    throttle.record_report(NO_CRITICAL, 10.0)
+    for tick in range(1, 25):
+        throttle.record_report(ALL, 10.0 + tick * 0.1)
+    # 0.3 · 2.4 + 2.4 · 2.5 (the sum of 0.1 · 2 · held) = 6.72, short of ln 1000 = 6.91
+    assert send_probability(throttle) == pytest.approx(0.001 * math.exp(6.72))
+    throttle.record_report(ALL, 12.5)
+    assert send_probability(throttle) == 1.0
+
+
+def test_a_report_raises_only_the_criticalities_that_it_admits() -> None:
+    throttle = make()
+    for criticality in Criticality:
+        for tick in range(1, 51):
+            throttle.record(criticality, "", Outcome.OVERLOADED, tick * 0.1)
+    throttle.record_report(1 << Criticality.CRITICAL_PLUS, 5.0)  # the first speaks for a second
+
+    after = [send_probability(throttle, criticality) for criticality in Criticality]
+    assert after == pytest.approx([0.001, 0.001, 0.001, 0.001 * math.exp(0.3 + 2.0)])
+
+
+def test_bits_that_are_withdrawn_start_over() -> None:
+    throttle = make()
+    for tick in range(1, 51):
+        throttle.record(CRITICAL, "", Outcome.OVERLOADED, tick * 0.1)
+    throttle.record_report(NO_CRITICAL, 5.0)
+    throttle.record_report(ALL, 6.0)  # held = 1: · exp(0.3 + 2)
+    throttle.record_report(NO_CRITICAL, 7.0)
+    throttle.record_report(ALL, 8.0)  # held = 1 again
+
+    assert send_probability(throttle) == pytest.approx(0.001 * math.exp(2.3) * math.exp(2.3))
+
+
+def test_a_report_speaks_for_one_second_at_most_and_never_for_time_gone_back() -> None:
+    throttle = make()
+    for tick in range(1, 51):
+        throttle.record(CRITICAL, "", Outcome.OVERLOADED, tick * 0.1)
+    throttle.record_report(NO_CRITICAL, 5.0)
+    throttle.record_report(ALL, 1000.0)
+    throttle.record_report(ALL, 900.0)
+
+    assert send_probability(throttle) == pytest.approx(0.001 * math.exp(2.3))
+
+
+def test_days_of_peace_do_not_overflow() -> None:
+    throttle = make()
+    for second in range(2000):
+        throttle.record_report(ALL, float(second))
+    throttle.record(CRITICAL, "", Outcome.OVERLOADED, 2000.0)
+    throttle.record_report(ALL, 2001.0)
+
+    assert send_probability(throttle) == 1.0
+
+
+def test_a_request_goes_out_if_none_has_for_two_seconds() -> None:
+    throttle = make()
+    for tick in range(1, 101):
+        throttle.record(CRITICAL, "", Outcome.OVERLOADED, tick * 0.1)
+    sent_at = [tick / 100 for tick in range(1000, 2000) if throttle.admit(CRITICAL, "", tick / 100)]
+
+    # q = 0.001 sends one of these thousand by chance; the rest go out 2 s after the one before.
+    gaps = [after - before for before, after in itertools.pairwise(sent_at)]
+    assert len(sent_at) in {5, 6, 7}
+    assert max(gaps) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        pytest.param(7.0, False, id="the rejection is 2 s old"),
+        pytest.param(7.001, True, id="the rejection is older"),
+    ],
+)
+def test_asks_when_all_that_is_known_is_an_old_rejection(now: float, expected: bool) -> None:
+    throttle = refused_at(5.0)
+
+    assert throttle.should_ask(CRITICAL, now) is expected
+    assert not throttle.should_ask(Criticality.CRITICAL_PLUS, now)
+
+
+def test_does_not_ask_after_newer_or_better_news() -> None:
+    accepted = refused_at(5.0)
+    accepted.record(CRITICAL, "", Outcome.OK, 5.1)
+    admitted = refused_at(5.0)
+    admitted.record_report(ALL, 5.1)
+    still_refused = refused_at(5.0)
+    still_refused.record_report(NO_CRITICAL, 8.0)
+
+    assert not accepted.should_ask(CRITICAL, 60.0)
+    assert not admitted.should_ask(CRITICAL, 60.0)
+    assert not still_refused.should_ask(CRITICAL, 10.0)
+    assert still_refused.should_ask(CRITICAL, 10.1)
+
+
+def test_an_accept_whose_report_says_no_more_room_is_no_reason_to_send_blindly() -> None:
+    throttle = make()
+    throttle.record_report(NO_CRITICAL, 5.0)
+    throttle.record(CRITICAL, "", Outcome.OK, 5.001)
+
+    assert throttle.should_ask(CRITICAL, 60.0)
+
+
+def test_does_what_those_asked_say() -> None:
+    yes, no, nobody = refused_at(5.0), refused_at(5.0), refused_at(5.0)
+
+    assert yes.admit_asked(CRITICAL, "", 1 << CRITICAL, 60.0)
+    assert not no.admit_asked(CRITICAL, "", NO_CRITICAL, 60.0)
+    assert nobody.admit_asked(CRITICAL, "", None, 60.0)  # as `admit`: none has gone out for 2 s
+    # A no counts as a rejection, and as news: nothing is sent merely because nothing was.
+    assert send_probability(no) < 0.2 * send_probability(yes)
+    assert sum(no.admit(CRITICAL, "", 61.9) for _ in range(1000)) < 100
+
+
+def test_a_customer_without_quota_is_rejected_whatever_those_asked_say() -> None:
+    throttle = make()
+    for tick in range(1, 101):
+        throttle.record(CRITICAL, "greedy", Outcome.OUT_OF_QUOTA, tick * 0.1)
+    throttle.admit(CRITICAL, "greedy", 10.0)  # goes out anyway: none has for 2 s
+    sent = sum(throttle.admit_asked(CRITICAL, "greedy", ALL, 10.0) for _ in range(100))
+
+    assert sent < 5
+    assert throttle.admit_asked(CRITICAL, "modest", ALL, 10.0)
+
+
+@pytest.mark.parametrize("field", ["send_anyway_seconds", "ask_after_seconds"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
+def test_wrong_config_is_refused(field: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{field} must be in"):
+        ResponsiveThrottleConfig(**{field: value})  # type: ignore[arg-type]

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenly.core.criticality import Criticality
+from evenly.core.overload.utilization import (
+    Ramp,
+    Ramps,
+    SignalConfig,
+    Utilization,
+    UtilizationConfig,
+)
+
+unhurried = settings(deadline=None)
+combinations: st.SearchStrategy[Literal["individual", "maximum"]] = st.sampled_from(
+    ["individual", "maximum"]
+)
+
+
+@st.composite
+def ramps(draw: st.DrawFn) -> Ramps:
+    # Eight points in rising order, neighbouring ramps touching more often than not.
+    ends = sorted(draw(st.lists(st.integers(0, 40), min_size=5, max_size=5, unique=True)))
+    gap = draw(st.sampled_from([0.0, 0.0, 0.5]))
+    a, b, c, d = (Ramp(low + gap, float(high)) for low, high in pairwise(ends))
+    return (a, b, c, d)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> UtilizationConfig:
+    names = ["cpu", "runnable", "other"][: draw(st.integers(1, 3))]
+    return UtilizationConfig(
+        signals={
+            name: SignalConfig(ramps=draw(ramps()), decay_seconds=draw(st.sampled_from([0.01, 5])))
+            for name in names
+        },
+        combine=draw(combinations),
+        ramps=draw(ramps()),
+        refresh_seconds=draw(st.sampled_from([0.0, 0.005, 1.0])),
+    )
+
+
+# Whatever a reader may come up with, and often what lies on the ramps.
+values = st.one_of(st.floats(), st.floats(0.0, 45.0), st.integers(0, 40).map(float))
+steps = st.lists(st.tuples(st.floats(-10.0, 10.0), st.integers(0, 2), values), max_size=30)
+
+
+@unhurried
+@given(config=configs(), steps=steps)
+def test_a_criticality_is_refused_only_where_all_lower_ones_are_refused_entirely(
+    config: UtilizationConfig, steps: list[tuple[float, int, float]]
+) -> None:
+    utilization = Utilization(config)
+    names = list(config.signals)
+    now = 0.0
+    for step, which, value in steps:
+        now += step
+        utilization.record(names[which % len(names)], value, now)
+        refused = [utilization.rejection_probability(c, now) for c in Criticality]
+
+        assert all(0.0 <= probability <= 1.0 for probability in refused)
+        for lower, higher in pairwise(refused):
+            assert higher == 0.0 or lower == 1.0
+        assert utilization.admits(now) == sum(1 << i for i, p in enumerate(refused) if p == 0.0)
+        assert utilization.snapshot(now).rejection_probabilities == tuple(refused)
+        assert utilization.value(now) >= 0.0
+        if config.combine == "individual" and refused[0] > 0.0:
+            assert utilization.should_degrade(now)  # degraded before anything is refused
+
+
+@unhurried
+@given(config=configs(), first=st.floats(0.0, 45.0), second=st.floats(0.0, 45.0))
+def test_more_of_a_signal_never_refuses_less(
+    config: UtilizationConfig, first: float, second: float
+) -> None:
+    def refused(value: float) -> list[float]:
+        utilization = Utilization(config)
+        utilization.record("cpu", value, 0.0)
+        return [utilization.rejection_probability(c, 0.0) for c in Criticality]
+
+    less, more = sorted([first, second])
+    assert all(a <= b for a, b in zip(refused(less), refused(more), strict=True))
