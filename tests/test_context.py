@@ -5,6 +5,7 @@ import gc
 import inspect
 import threading
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from evenly.context import (
 )
 from evenly.core.criticality import Criticality
 from evenly.core.request import Request
-from evenly.errors import ConfigError, NoBackend, Overloaded, RejectedError
+from evenly.errors import ConfigError, NoBackend, Overloaded, RejectedError, UsageError
 from evenly.testing import ManualClock
 
 
@@ -130,6 +131,41 @@ def test_wrong_values_are_refused_at_the_call() -> None:
         request_context(customer="a\n")
     with pytest.raises(ConfigError, match=r"deadline_seconds must be in .* not nan"):
         request_context(deadline_seconds=float("nan"))
+
+
+def test_one_context_object_nested_in_itself_is_a_misuse_and_the_outer_block_ends_well() -> None:
+    whole = request_context(customer="indexer")
+    with whole as request:
+        with pytest.raises(UsageError, match="make one for each"), whole:
+            pytest.fail("entered twice")
+        assert current_request() is request
+
+    assert current_request() == Request()
+    with whole:  # One after the other is no trouble.
+        assert current_request().customer == "indexer"
+    assert current_request() == Request()
+
+
+async def test_one_context_object_entered_by_two_tasks_at_a_time_is_a_misuse() -> None:
+    shared = request_context(customer="indexer")
+    may_end = asyncio.Event()
+
+    async def hold() -> None:
+        with shared:
+            await may_end.wait()
+            assert current_request().customer == "indexer"
+        assert current_request() == Request()
+
+    async def intrude() -> None:
+        with pytest.raises(UsageError), shared:
+            pytest.fail("entered by two")
+        assert current_request() == Request()
+
+    holder = asyncio.create_task(hold())
+    await asyncio.sleep(0)  # It enters, and waits.
+    await asyncio.create_task(intrude())
+    may_end.set()
+    await holder
 
 
 async def test_child_tasks_inherit_and_keep_their_own_changes() -> None:
@@ -368,3 +404,20 @@ def test_handlers_that_cannot_be_replaced_are_refused() -> None:
         degradable(cheap)(stream)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="handler cannot await cheap_async"):
         degradable(cheap_async)(handler)  # type: ignore[arg-type]
+
+
+def test_handlers_without_a_name_are_refused_by_what_they_are() -> None:
+    async def stream(name: str) -> AsyncIterator[str]:
+        yield name
+
+    def handler(name: str, *, loud: bool = False) -> str:
+        return name
+
+    nameless = partial(cheap_async, loud=True)
+    assert not hasattr(nameless, "__qualname__")
+    with pytest.raises(
+        ConfigError, match=r"handler cannot await functools\.partial\(.*cheap_async"
+    ):
+        degradable(nameless)(handler)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"no generators: functools\.partial\(.*stream"):
+        degradable(cheap)(partial(stream))  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from evenly.core import check, claim
 from evenly.core.clock import Clock
 from evenly.core.criticality import Criticality
 from evenly.core.request import Request
-from evenly.errors import ConfigError, RejectedError
+from evenly.errors import ConfigError, RejectedError, UsageError
 
 __all__ = [
     "ContextThreadPoolExecutor",
@@ -148,6 +148,8 @@ class RequestContext:
         self._token: Token[Request | None] | None = None
 
     def __enter__(self) -> Request:
+        if self._token is not None:
+            raise UsageError("a request_context is for one `with` block: make one for each")
         request = self._resolve()
         self._token = _request.set(request)
         return request
@@ -241,11 +243,11 @@ def degradable(cheaper: Callable[..., Any]) -> Any:
 
     def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
-            raise ConfigError(f"degradable takes no generators: {handler.__qualname__}")
+            raise ConfigError(f"degradable takes no generators: {_name(handler)}")
         if inspect.iscoroutinefunction(handler):
             return _degradable_async(handler, cheaper)
         if inspect.iscoroutinefunction(cheaper):
-            raise ConfigError(f"{handler.__qualname__} cannot await {cheaper.__qualname__}")
+            raise ConfigError(f"{_name(handler)} cannot await {_name(cheaper)}")
         return _degradable_sync(handler, cheaper)
 
     return decorate
@@ -283,6 +285,10 @@ def _degradable_async(
         return await cheap if inspect.isawaitable(cheap) else cheap
 
     return answer
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -42,7 +42,24 @@ def test_another_is_capped_at_critical_and_belongs_to_the_default_customer() -> 
     )
 
     assert request == Request(criticality=Criticality.CRITICAL, deadline_at=NOW + 1.5)
-    assert attempt == 2
+    assert attempt == 1
+
+
+@pytest.mark.parametrize("first_attempt", [0, 1])
+@pytest.mark.parametrize("attempt", [2, "3", b"10", 10**9])
+def test_strangers_who_claim_to_retry_are_on_their_first_attempt(
+    attempt: object, first_attempt: int
+) -> None:
+    # Else they could fill a backend's histogram, and talk it into "don't retry" for everyone.
+    number = {
+        trusted: believe(
+            attempt=attempt, peer_is_trusted=trusted, now=NOW, first_attempt=first_attempt
+        )[1]
+        for trusted in (False, True)
+    }
+
+    assert number[False] == 1
+    assert number[True] > 1
 
 
 @pytest.mark.parametrize("trusted", [True, False])

@@ -708,7 +708,7 @@ def test_a_probe_that_is_due_twice_is_said_once() -> None:
     backends = [Backend(f"b{number}") for number in range(17)]  # More than Prequal's pool holds.
     task = new_task(*backends, policy="prequal", clock=clock, rng=random.Random(1))
     for _ in range(2):  # The openings answer the first check.
-        clock.advance(1.0)
+        clock.advance(1.5)  # The first is due after 0.5 to 1.5 s.
         task.wake()
     begin(task)  # Prequal wants three probes, of those whose health is to be checked.
 
@@ -857,7 +857,7 @@ def test_the_limit_does_not_upset_the_weights() -> None:
     )
     task.record_report(A, LoadReport(qps=100.0, utilization=1.0))
     task.record_report(B, LoadReport(qps=300.0, utilization=1.0))
-    clock.advance(1.0)
+    clock.advance(1.5)  # The first wake is due after 0.5 to 1.5 s.
     task.wake()
     picked: Counter[Backend] = Counter()
     for _ in range(4_000):

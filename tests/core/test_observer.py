@@ -72,8 +72,11 @@ def backend_story(recorder: Recorder) -> list[tuple[str, dict[str, Any]]]:
     assert isinstance(admission, Admission)
     clock.advance(0.25)
     admission.finish(Outcome.OK, 0.125)
-    task.record_signal("runnable", 2.0)  # The head of the SHEDDABLE ramp.
+    # The head of the SHEDDABLE ramp is 2 on this one core, above the slack of 4.
+    task.record_signal("runnable", 6.0)
     assert isinstance(task.admit(REQUEST), Rejection)
+    clock.advance(5.25)
+    task.report()  # The signal has expired, and who asks finds out.
     task.enter_lame_duck()
     return recorder.take()
 
@@ -108,6 +111,7 @@ def test_a_backend_task_tells_every_decision() -> None:
         ("request_finished", finished),
         ("admission_changed", {"criticality": Criticality.SHEDDABLE, "is_admitted": False}),
         ("request_rejected", {"request": REQUEST, "reason": Reason.OVERLOADED}),
+        ("admission_changed", {"criticality": Criticality.SHEDDABLE, "is_admitted": True}),
         ("lame_duck_changed", {"is_lame_duck": True}),
     ]
 

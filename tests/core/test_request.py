@@ -7,17 +7,18 @@ import pytest
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome, Reason, Rejection, Request
 
-# Each ending, whether bytes came back (so the backend lives), and whether it weighs as an error.
+# Each ending, whether bytes came back (so the backend lives), whether it weighs as an error, and
+# whether the backend refused before it did anything.
 ENDINGS = {
-    Outcome.OK: (True, False),
-    Outcome.ERROR: (True, True),
-    Outcome.OVERLOADED: (True, True),  # a backend that refuses fast must not look idle
-    Outcome.DONT_RETRY: (True, True),
-    Outcome.OUT_OF_QUOTA: (True, False),  # the customer's doing, not the backend's
-    Outcome.TIMEOUT: (False, True),
-    Outcome.LOST: (False, True),
-    Outcome.NOT_SENT: (False, True),
-    Outcome.CANCELLED: (False, False),  # says nothing about the backend
+    Outcome.OK: (True, False, False),
+    Outcome.ERROR: (True, True, False),
+    Outcome.OVERLOADED: (True, True, True),  # a backend that refuses fast must not look idle
+    Outcome.DONT_RETRY: (True, True, True),
+    Outcome.OUT_OF_QUOTA: (True, False, True),  # the customer's doing, not the backend's
+    Outcome.TIMEOUT: (False, True, False),
+    Outcome.LOST: (False, True, False),
+    Outcome.NOT_SENT: (False, True, False),
+    Outcome.CANCELLED: (False, False, False),  # says nothing about the backend
 }
 
 
@@ -29,13 +30,22 @@ def test_a_request_is_critical_and_without_customer_or_deadline_unless_told() ->
     assert request.deadline_at is None
 
 
+def test_a_request_is_not_idempotent_unless_told() -> None:
+    # The dangerous answer has to be given: repeating what is not does the work twice.
+    assert not Request().idempotent
+    assert Request(idempotent=True) != Request()
+
+
 def test_a_request_carries_what_the_call_site_said() -> None:
-    request = Request(criticality=Criticality.SHEDDABLE, customer="indexer", deadline_at=12.5)
+    request = Request(
+        criticality=Criticality.SHEDDABLE, customer="indexer", deadline_at=12.5, idempotent=True
+    )
 
     assert dataclasses.asdict(request) == {
         "criticality": Criticality.SHEDDABLE,
         "customer": "indexer",
         "deadline_at": 12.5,
+        "idempotent": True,
     }
 
 
@@ -53,8 +63,8 @@ def test_every_outcome_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_which_outcomes_are_answers_and_which_count_as_errors(outcome: Outcome) -> None:
-    assert (outcome.is_answer, outcome.is_error) == ENDINGS[outcome]
+def test_which_outcomes_are_answers_errors_and_rejections(outcome: Outcome) -> None:
+    assert (outcome.is_answer, outcome.is_error, outcome.is_rejection) == ENDINGS[outcome]
 
 
 def test_a_rejection_is_a_value() -> None:
@@ -66,6 +76,15 @@ def test_a_rejection_is_a_value() -> None:
     assert len({rejection, Rejection(Reason.AT_LIMIT, retryable=True)}) == 1
 
 
+def test_the_reasons_are_those_of_client_tasks_and_then_of_backends() -> None:
+    by_client_task = ["THROTTLED", "NO_BACKEND", "AT_LIMIT"]
+    by_backend = ["EXPIRED", "OUT_OF_QUOTA", "OVERLOADED", "DONT_RETRY"]
+
+    # Two with the same words would be one, and missing from the list.
+    assert [reason.name for reason in Reason] == by_client_task + by_backend
+
+
 @pytest.mark.parametrize("reason", Reason)
 def test_a_reason_says_in_words_what_happened(reason: Reason) -> None:
-    assert "backend" in reason.value
+    assert len(reason.value.split()) >= 4
+    assert reason.name not in reason.value

@@ -106,7 +106,8 @@ def test_a_backend_task_logs_changes_and_counts_requests(lines: Lines) -> None:
     admission = task.admit(REQUEST)
     assert isinstance(admission, Admission)
     admission.finish(Outcome.OK, 0.5)
-    task.record_signal("runnable", 2.0)  # SHEDDABLE is rejected from 1.5 on, entirely at 2.
+    # SHEDDABLE is rejected from 1.5 on, entirely at 2, beyond the slack of 4.
+    task.record_signal("runnable", 6.0)
     task.admit(Request(criticality=Criticality.SHEDDABLE))
     clock.advance(1.0)
     task.record_signal("runnable", 0.0)
@@ -122,6 +123,20 @@ def test_a_backend_task_logs_changes_and_counts_requests(lines: Lines) -> None:
         ("INFO", "lame duck: clients are asked to send elsewhere"),
         ("WARNING", "in 2.0 s: admitted=1 rejected_overloaded=1 served_ok=1"),
     ]
+
+
+def test_a_report_logs_that_a_signal_has_expired(lines: Lines) -> None:
+    clock = ManualClock()
+    observer = new_observer(clock)
+    task = BackendTask(
+        BackendTaskConfig(), clock=clock, rng=random.Random(1), boot=1, observer=observer
+    )
+    task.record_signal("runnable", 6.0)
+    assert lines.take() == [("WARNING", "SHEDDABLE requests are being rejected")]
+    clock.advance(5.25)
+    task.report()
+
+    assert lines.take() == [("INFO", "SHEDDABLE requests are all admitted")]
 
 
 def test_a_storm_of_rejections_is_one_line_per_interval(lines: Lines) -> None:

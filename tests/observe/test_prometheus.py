@@ -164,7 +164,9 @@ def test_a_backend_task_over_http(registry: CollectorRegistry, page: Callable[[]
     task.admit(Request(customer="indexer"), attempt=2)
     task.admit(Request(deadline_at=clock()), attempt=3)
     task.admit(Request(deadline_at=clock()), attempt=9)
-    task.record_signal("runnable", 2.0)  # SHEDDABLE is rejected from 1.5 on, entirely at 2.
+    # SHEDDABLE is rejected from 1.5 on, entirely at 2, beyond the slack of 4.
+    task.record_signal("runnable", 6.0)
+    task.record_signal("cpu", 0.75)
     task.admit(Request(criticality=SHEDDABLE, customer="\n"))
 
     found = page()
@@ -184,9 +186,10 @@ def test_a_backend_task_over_http(registry: CollectorRegistry, page: Callable[[]
     assert found("backend_rejection_probability", criticality="sheddable") == 1.0
     assert found("backend_rejection_probability", criticality="sheddable_plus") == 0.0
     assert found("backend_degrading") == 1
-    assert found("backend_utilization") == 2.0
+    assert found("backend_utilization") == 0.75
     assert found("backend_signal", signal="runnable") == 2.0
-    assert found("backend_signal", signal="cpu") is None  # Unknown is not 0.
+    assert found("backend_signal", signal="cpu") == 0.75
+    assert found("backend_signal", signal="memory") is None  # Unknown is not 0.
     assert found("backend_recent_arrivals", attempt="1") == 5
     assert found("backend_recent_arrivals", attempt="2") == 1
     assert found("backend_recent_arrivals", attempt="3") == 1
@@ -253,14 +256,16 @@ def test_a_signal_that_cannot_be_a_label_is_left_out(registry: CollectorRegistry
 def test_probabilities_do_not_add_up(registry: CollectorRegistry) -> None:
     clock = ManualClock()
     observer = PrometheusObserver(service="search", registry=registry)
-    for runnable in (1.75, 2.0, 1.0):  # The SHEDDABLE ramp is 1.5 to 2.
+    # The SHEDDABLE ramp is 1.5 to 2, beyond the slack of 4.
+    for runnable, cpu in ((5.75, 0.5), (6.0, 0.75), (5.0, 0.25)):
         task = new_backend(observer, clock)
         task.record_signal("runnable", runnable)
+        task.record_signal("cpu", cpu)
         observer.watch_backend(task)
 
     found = scrape(registry)
     assert found("backend_rejection_probability", criticality="sheddable") == 1.0
-    assert found("backend_utilization") == 2.0
+    assert found("backend_utilization") == 0.75
     assert found("backend_lame_duck") == 3.0
 
 

@@ -51,6 +51,7 @@ def test_whatever_is_claimed_what_is_believed_is_in_bounds(
     if not near:
         assert request.criticality <= Criticality.CRITICAL
         assert request.customer == ""
+        assert number == 1
 
 
 @unhurried

@@ -24,7 +24,7 @@ customers = st.sampled_from(["a", "b", "", "invented", "another"])
 steps = st.lists(
     st.tuples(
         st.floats(-2.0, 5.0),  # back in time as well
-        st.sampled_from(["admit", "admit", "admit", "finish", "cancel", "limits"]),
+        st.sampled_from(["admit", "admit", "admit", "finish", "atypical", "cancel", "limits"]),
         customers,
         st.sampled_from(Criticality),
         st.one_of(st.floats(0.0, 3.0), st.floats()),
@@ -48,12 +48,12 @@ class Model:
         self.held.append(reservation)
         self.largest_reservation = max(self.largest_reservation, reservation.amount)
 
-    def settle(self, which: int, cost: float | None, now: float) -> None:
+    def settle(self, which: int, verb: str, cost: float, now: float) -> None:
         reservation = self.held.pop(which % len(self.held))
-        if cost is None:
+        if verb == "cancel":
             reservation.cancel(now)
             return
-        reservation.finish(cost, now)
+        reservation.finish(cost, now, is_typical=verb == "finish")
         charged = cost if 0.0 <= cost <= 1e6 else reservation.amount
         self.settled += charged
         self.excess += max(0.0, charged - reservation.amount)
@@ -66,6 +66,7 @@ class Model:
         assert shown.reserved_seconds == pytest.approx(reserved, abs=NEAR)
         assert shown.level_seconds <= shown.limit_per_second
         assert shown.demand_per_second >= 0.0
+        assert shown.expected_cost_seconds >= CONFIG.first_cost_seconds / 10
 
 
 @unhurried
@@ -90,7 +91,7 @@ def test_nothing_overdraws_a_bucket_by_more_than_one_request_or_leaks_a_reservat
         elif verb == "limits":
             quota.update_limits({customer: number}, now)
         elif model.held:
-            model.settle(criticality, None if verb == "cancel" else number, now)
+            model.settle(criticality, verb, number, now)
         for name, shown in quota.snapshot(now).items():
             models[name].check(shown)
             models[name].rate = shown.limit_per_second
@@ -142,3 +143,18 @@ def test_requests_served_at_once_overdraw_by_less_than_one_when_they_cost_what_w
             reservation.finish(cost, seconds)
 
     assert quota.snapshot(seconds)["a"].level_seconds > -cost - NEAR
+
+
+@unhurried
+@given(costs=st.lists(st.tuples(st.floats(0.0, 1e6), st.booleans()), max_size=50))
+def test_what_is_not_typical_changes_no_expectation(costs: list[tuple[float, bool]]) -> None:
+    expected = []
+    for told in (costs, [each for each in costs if each[1]]):
+        quota = Quotas(QuotaConfig(limits={"a": 1e9}, default_limit=0.0))
+        for cost, is_typical in told:
+            reservation = quota.admit("a", Criticality.CRITICAL_PLUS, 0.0)
+            assert reservation is not None
+            reservation.finish(cost, 0.0, is_typical=is_typical)
+        expected.append(quota.snapshot(0.0)["a"].expected_cost_seconds)
+
+    assert expected[0] == expected[1]

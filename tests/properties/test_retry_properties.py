@@ -11,19 +11,23 @@ from evenly.core.overload.retry import (
 )
 
 unhurried = settings(deadline=None)
-# True: a request; False: a retry is wanted.
-steps = st.lists(st.booleans(), max_size=300)
+# True: a request; False: a retry is wanted; None: the last paid retry found no backend.
+steps = st.lists(st.sampled_from([True, False, None]), max_size=300)
 
 
 @unhurried
 @given(steps=steps)
-def test_retries_are_at_most_a_tenth_of_the_requests_and_three(steps: list[bool]) -> None:
+def test_retries_are_at_most_a_tenth_of_the_requests_and_three(steps: list[bool | None]) -> None:
     budget = RetryBudget(RetryConfig())
     requests = retries = 0
     for is_request in steps:
         if is_request:
             budget.earn()
             requests += 1
+        elif is_request is None:
+            if retries:
+                budget.give_back()
+                retries -= 1
         elif budget.take():
             retries += 1
         assert 10 * retries <= requests + 30  # in whole numbers: exact
@@ -38,7 +42,7 @@ def test_retries_are_at_most_a_tenth_of_the_requests_and_three(steps: list[bool]
     room=st.integers(min_value=0, max_value=5000),
 )
 def test_a_budget_is_never_overdrawn_and_never_refuses_what_it_has(
-    steps: list[bool], ratio: int, initial: int, room: int
+    steps: list[bool | None], ratio: int, initial: int, room: int
 ) -> None:
     # In thousandths, which a model in whole numbers follows exactly.
     most = initial + room
@@ -52,6 +56,9 @@ def test_a_budget_is_never_overdrawn_and_never_refuses_what_it_has(
         if is_request:
             budget.earn()
             balance = min(most, balance + ratio)
+        elif is_request is None:
+            budget.give_back()
+            balance = min(most, balance + 1000)
         else:
             assert budget.take() is (balance >= 1000)
             balance -= 1000 if balance >= 1000 else 0
@@ -65,12 +72,13 @@ def test_a_budget_is_never_overdrawn_and_never_refuses_what_it_has(
         max_size=200,
     ),
     first_attempts=st.integers(min_value=1, max_value=20),
+    min_ratio=st.floats(min_value=0.0, max_value=1.0),
     arrivals_per_first=st.integers(min_value=1, max_value=4),
-    min_arrivals=st.integers(min_value=1, max_value=20),
 )
 def test_histogram_against_a_list(
-    attempts: list[int], first_attempts: int, arrivals_per_first: int, min_arrivals: int
+    attempts: list[int], first_attempts: int, arrivals_per_first: int, min_ratio: float
 ) -> None:
+    min_arrivals = max(1, round(min_ratio * first_attempts))
     histogram = AttemptHistogram(
         AttemptHistogramConfig(
             first_attempts=first_attempts,

@@ -61,6 +61,20 @@ def test_no_sequence_makes_rejection_certain(name: str, steps: list[Step]) -> No
 
 
 @unhurried
+@given(reports=st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, 15)), max_size=40))
+def test_a_report_stops_the_asking_only_by_admitting(reports: list[tuple[float, int]]) -> None:
+    throttle = make("responsive")
+    throttle.record(Criticality.CRITICAL, "", Outcome.OVERLOADED, 0.0)
+    now = 0.0
+    for step, admits in reports:
+        now += step
+        throttle.record_report(admits, now)
+
+        is_refused = not admits >> Criticality.CRITICAL & 1
+        assert throttle.should_ask(Criticality.CRITICAL, now) is (is_refused and now > 2.0)
+
+
+@unhurried
 @given(steps=steps, spared=criticalities)
 @pytest.mark.parametrize("name", THROTTLES)
 def test_what_happens_to_other_criticalities_changes_nothing(

@@ -8,6 +8,7 @@ requests, and the readers in `evenly.signals` the numbers.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from evenly.core.overload.retry import AttemptHistogram, AttemptHistogramConfig
 from evenly.core.overload.utilization import Utilization, UtilizationConfig, UtilizationSnapshot
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
-from evenly.core.window import DecayingCount
+from evenly.core.window import DecayingAverage, DecayingCount
 from evenly.errors import UsageError
 
 __all__ = ["Admission", "BackendTask", "BackendTaskConfig", "BackendTaskSnapshot"]
@@ -35,6 +36,8 @@ _RUNNABLE = "runnable"
 # How fast the typical latency follows new ones: about the last twenty count.
 _LATENCY_GAIN = 0.05
 _MOST_RUNNABLE = 1e9
+# A reader that has said nothing for so long is stuck.
+_RUNNABLE_SECONDS = 5.0
 
 
 @final
@@ -43,7 +46,10 @@ class BackendTaskConfig:
     """Set what one backend admits and reports."""
 
     cores: float = 1.0
-    """CPUs that the process may use; `runnable` is compared per core."""
+    """CPUs that the process may use; `runnable` is compared per core ..."""
+    runnable_slack: float = 4.0
+    """... after so many requests are taken off.  Queues vary by a few requests however many cores
+    there are: a single core at 70 % has 2.3 in it on average, and must not shed for that."""
     utilization: UtilizationConfig = field(default_factory=UtilizationConfig)
     quota: QuotaConfig | None = None
     """`None`: customers have no limits."""
@@ -59,6 +65,7 @@ class BackendTaskConfig:
 
     def __post_init__(self) -> None:
         check.number("cores", self.cores, 0.001, 100_000.0)
+        check.number("runnable_slack", self.runnable_slack, 0.0, 10_000.0)
         check.positive("rate_seconds", self.rate_seconds)
         check.number("drain_seconds", self.drain_seconds, 0.0, 86_400.0)
         check.number("quiet_seconds", self.quiet_seconds, 0.0, 86_400.0)
@@ -72,6 +79,8 @@ class BackendTaskSnapshot:
     """Show what a backend is doing."""
 
     active: int
+    reported_utilization: float
+    """What clients are told; 0 is unknown."""
     is_lame_duck: bool
     is_drained: bool
     utilization: UtilizationSnapshot
@@ -141,6 +150,7 @@ class BackendTask:
         boot: int,
         observer: Observer = NO_OBSERVER,
     ) -> None:
+        check.count("boot", boot, 0, 2**63 - 1)
         self._config = config
         self._clock = clock
         self._rng = rng
@@ -154,6 +164,10 @@ class BackendTask:
         self._failed = DecayingCount(config.rate_seconds)
         self._active = 0
         self._runnable = 0.0
+        self._runnable_at = -math.inf
+        # The part of the cores that is busy: the utilization where nobody reads the CPU clock,
+        # over as long as the rates with which it makes a weight.
+        self._busy = DecayingAverage(config.rate_seconds)
         self._latency_seconds = 0.0
         self._sequence = 0
         self._is_lame_duck = True
@@ -163,9 +177,10 @@ class BackendTask:
         self._finish_admission = self._finish  # Bound once rather than per request.
 
     def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:
-        """Take a request or refuse it, before its body is read; nothing that it carries raises.
+        """Take a request or refuse it, before its body is read.
 
-        A lame duck still serves: whoever sends to it has not heard yet, or has nobody else.
+        Nothing that a caller may claim raises here, by way of `evenly.core.claim.believe`.  A lame
+        duck still serves: whoever sends to it has not heard yet, or has nobody else.
         """
         now = self._clock()
         self._busy_at = now
@@ -200,13 +215,10 @@ class BackendTask:
         A value that is no finite number of at least 0 is ignored: readers may misbehave.
         """
         now = self._clock()
-        if name == _RUNNABLE and isinstance(value, int | float) and 0.0 <= value <= _MOST_RUNNABLE:
-            self._runnable = float(value)
-            value /= self._config.cores
+        if name == _RUNNABLE:
+            value = self._take_runnable(value, now)
         self._utilization.record(name, value, now)
-        admits = self._utilization.admits(now)
-        if admits != self._shown_admits:
-            self._show_admits(admits)
+        self._show_admits(self._utilization.admits(now))
 
     def record_process(self, cpu_seconds_total: float) -> None:
         """Learn the process's CPU clock, so that what no handler used is spread over requests."""
@@ -216,14 +228,18 @@ class BackendTask:
         """Return what to say in a response or in a probe's answer."""
         now = self._clock()
         seconds = self._config.rate_seconds
+        admits = self._utilization.admits(now)
+        self._show_admits(admits)
+        is_known = now - self._runnable_at <= _RUNNABLE_SECONDS
         return LoadReport(
             boot=self._boot,
             sequence=self._sequence,
             lame_duck=self._is_lame_duck,
-            admits=self._utilization.admits(now),
-            runnable=self._runnable,
+            admits=admits,
+            # Where its reader is stuck, all that are active may be runnable.
+            runnable=self._runnable if is_known else float(self._active),
             active=self._active,
-            utilization=self._utilization.value(now),
+            utilization=self._reported_utilization(now),
             qps=self._served.value(now) / seconds,
             eps=self._failed.value(now) / seconds,
             latency_seconds=self._latency_seconds,
@@ -250,11 +266,14 @@ class BackendTask:
 
     def is_drained(self) -> bool:
         """Return whether the process may exit: nobody is left, or time is up."""
-        return self._leaving_since is not None and self._clock() >= self._drained_at()
+        return self._clock() >= self._drained_at()
 
     def next_wake_at(self) -> float:
-        """Return when to look again whether it is drained; `inf` unless it is leaving."""
-        return float("inf") if self._leaving_since is None else self._drained_at()
+        """Return when to look again whether it is drained; `inf` unless it is leaving.
+
+        Ask again whenever a request has finished: the last one makes it sooner.
+        """
+        return self._drained_at()
 
     def quota_demand(self) -> Mapping[str, float]:
         """Return what customers ask of this backend, for whoever aggregates it."""
@@ -270,12 +289,33 @@ class BackendTask:
         now = self._clock()
         return BackendTaskSnapshot(
             active=self._active,
+            reported_utilization=self._reported_utilization(now),
             is_lame_duck=self._is_lame_duck,
-            is_drained=self.is_drained(),
+            is_drained=now >= self._drained_at(),
             utilization=self._utilization.snapshot(now),
             customers={} if self._quotas is None else self._quotas.snapshot(now),
             attempts=self._attempts.snapshot().counts,
         )
+
+    def _take_runnable(self, runnable: float, now: float) -> float:
+        """Note what is runnable, and return what the ramps are to see of it: NaN for nonsense."""
+        if not (isinstance(runnable, int | float) and 0.0 <= runnable <= _MOST_RUNNABLE):
+            return math.nan
+        cores = self._config.cores
+        if now - self._runnable_at > _RUNNABLE_SECONDS:
+            # What was before the silence did not hold all the while.
+            self._busy = DecayingAverage(self._config.rate_seconds)
+        self._runnable = float(runnable)
+        self._runnable_at = now
+        self._busy.record(now, min(1.0, runnable / cores))
+        return max(0.0, runnable - self._config.runnable_slack) / cores
+
+    def _reported_utilization(self, now: float) -> float:
+        cpu = self._utilization.value(now)
+        if cpu > 0.0:
+            return cpu
+        is_known = now - self._runnable_at <= _RUNNABLE_SECONDS
+        return self._busy.value(now) if is_known else 0.0
 
     def _reject(self, request: Request, rejection: Rejection) -> Rejection:
         self._observer.request_rejected(request, rejection.reason)
@@ -284,26 +324,30 @@ class BackendTask:
     def _out_of_quota(self, request: Request, now: float) -> Rejection:
         assert self._quotas is not None  # noqa: S101 -- for mypy: the caller has asked it
         seconds = self._quotas.seconds_until(request.customer, request.criticality, now)
-        return Rejection(Reason.OUT_OF_QUOTA, retryable=False, retry_after_seconds=seconds)
+        after = seconds if seconds < math.inf else None
+        return Rejection(Reason.OUT_OF_QUOTA, retryable=False, retry_after_seconds=after)
 
     def _finish(self, admission: Admission, outcome: Outcome, cpu_seconds: float) -> None:
         now = self._clock()
         self._active -= 1
         self._busy_at = now
-        seconds = now - admission.admitted_at
+        seconds = max(0.0, now - admission.admitted_at)  # A clock may step back.
         cost = self._cost.settle(cpu_seconds)
         if admission.reservation is not None:
-            admission.reservation.finish(cost, now)
+            is_typical = outcome is not Outcome.CANCELLED
+            admission.reservation.finish(cost, now, is_typical=is_typical)
         if outcome is Outcome.ERROR:
             self._failed.add(now)
         elif outcome is Outcome.OK:
-            self._latency_seconds += _LATENCY_GAIN * (seconds - self._latency_seconds)
+            # The first is taken whole.
+            gain = _LATENCY_GAIN if self._latency_seconds else 1.0
+            self._latency_seconds += gain * (seconds - self._latency_seconds)
         self._observer.request_finished(admission.request, outcome, cost, seconds)
 
     def _drained_at(self) -> float:
         since = self._leaving_since
         if since is None:
-            return float("inf")
+            return math.inf
         latest = since + self._config.drain_seconds
         return latest if self._active else min(latest, self._busy_at + self._config.quiet_seconds)
 
@@ -315,6 +359,8 @@ class BackendTask:
 
     def _show_admits(self, admits: int) -> None:
         changed = admits ^ self._shown_admits
+        if not changed:
+            return
         self._shown_admits = admits
         for criticality in Criticality:
             if changed >> criticality & 1:

@@ -71,7 +71,8 @@ def believe(
     believed of anyone.
     `customer`: see `is_customer`; else, and from a peer that is not trusted, the default customer.
     `attempt`: a whole number counted from `first_attempt` (0 for gRPC's *previous* attempts);
-    above `ATTEMPT_MAX` that, anything else 1.
+    above `ATTEMPT_MAX` that, anything else 1.  From a peer that is not trusted 1: strangers who
+    claim to retry must not talk a backend into "don't retry" for everyone.
     `deadline_ms`: what remains, in milliseconds.  Zero or less has passed: `deadline_at` is `now`.
     Not finite, not a number or beyond a month: no deadline.
     """
@@ -89,7 +90,9 @@ def believe(
     seconds = None if deadline_ms is None else _seconds(deadline_ms)
     deadline_at = None if seconds is None else now + seconds
     request = Request(criticality=believed, customer=payer, deadline_at=deadline_at)
-    return request, 1 if attempt is None else _attempt(attempt, first_attempt)
+    if attempt is None or not peer_is_trusted:
+        return request, 1
+    return request, _attempt(attempt, first_attempt)
 
 
 def is_customer(value: object) -> bool:

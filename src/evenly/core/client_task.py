@@ -38,6 +38,7 @@ from evenly.errors import UsageError
 __all__ = ["ClientTask", "ClientTaskConfig", "ClientTaskSnapshot"]
 
 _THROTTLED = Rejection(Reason.THROTTLED, retryable=False)
+_EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
 _NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
 _AT_LIMIT = Rejection(Reason.AT_LIMIT, retryable=True)
 # How often the policy learns weights anew and errors fade; its constants are per second.
@@ -111,8 +112,9 @@ class ClientTask:
         self._probes_due: list[BackendView] = []
         self._round_trip_seconds: float | None = None
         self._check_seconds = config.membership.health.check_seconds
-        self._check_at = now + self._check_seconds
-        self._policy_at = now + _POLICY_SECONDS
+        # Client tasks that start together must not go on in step.
+        self._check_at = now + self._check_seconds * (0.5 + rng.random())
+        self._policy_at = now + _POLICY_SECONDS * (0.5 + rng.random())
         self._finish_attempt = self._finish  # Bound once rather than per attempt.
 
     def update(self, backends: Sequence[Backend]) -> None:
@@ -131,6 +133,8 @@ class ClientTask:
         now = self._clock()
         if previous is not None:
             return self._retry(request, previous, now)
+        if request.deadline_at is not None and not request.deadline_at > now:
+            return self._refuse(request, _EXPIRED)
         throttle = self._throttle
         if throttle.asks and throttle.should_ask(request.criticality, now):
             views: Sequence[BackendView] = self._candidates.some(_THROTTLE_PROBES)
@@ -282,6 +286,7 @@ class ClientTask:
         previous.next = Next.GIVE_UP  # It paid for one retry.
         answer = self._start(request, previous, now)
         if isinstance(answer, Rejection) and previous.outcome is not None:
+            self._retry_budget.give_back()
             self._record_end(request, previous.outcome, now)
         return answer
 
@@ -307,9 +312,9 @@ class ClientTask:
         now = self._clock()
         view = attempt.view
         if outcome.is_error:
-            view.record_error(now)
+            view.record_error(now, is_rejection=outcome.is_rejection)
             self._erring[view] = None
-            if view.is_pickable:
+            if view.is_pickable and not outcome.is_rejection:
                 self._policy.record_error(view, now)
         if outcome.is_answer:
             self._answered(view, now)

@@ -59,6 +59,7 @@ class Outcome(enum.Enum):
 
     is_answer: bool
     is_error: bool
+    is_rejection: bool
 
 
 # Plain attributes rather than properties: they are read once per request.
@@ -76,6 +77,11 @@ for _outcome in Outcome:
         Outcome.OK,
         Outcome.OUT_OF_QUOTA,
         Outcome.CANCELLED,
+    )
+    _outcome.is_rejection = _outcome in (
+        Outcome.OVERLOADED,
+        Outcome.DONT_RETRY,
+        Outcome.OUT_OF_QUOTA,
     )
 
 

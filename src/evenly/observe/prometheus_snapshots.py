@@ -116,7 +116,7 @@ def of_backend(shown: BackendTaskSnapshot, customers: Mapping[str, str]) -> Iter
     yield "backend_active_requests", (), shown.active
     yield "backend_lame_duck", (), shown.is_lame_duck
     utilization = shown.utilization
-    yield "backend_utilization", (), utilization.value
+    yield "backend_utilization", (), shown.reported_utilization
     for name, signal in utilization.signals.items():
         if signal.value is not None and is_label(name):
             yield "backend_signal", (name,), signal.value

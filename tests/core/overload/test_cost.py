@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from decimal import Decimal
+from typing import Any, cast
 
 import pytest
 
@@ -166,3 +167,16 @@ def test_wrong_readings_are_ignored_and_counted(wrong: float) -> None:
 def test_wrong_config(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         CostConfig(**fields)
+
+
+@pytest.mark.parametrize("wrong", [None, "0.5", b"1", [0.5], 1j, Decimal("0.5"), 10**400])
+def test_a_handler_whose_cpu_is_not_a_number_costs_its_overhead_and_is_counted(
+    wrong: object,
+) -> None:
+    keeper = begun()
+    keeper.settle(0.0)
+    keeper.record_process(101.0, 1.0)  # an overhead of 1.0 / 1
+
+    assert keeper.settle(cast(float, wrong)) == 0.0 + 1.0  # A meter that mypy has not seen.
+    assert keeper.snapshot().ignored == 1
+    assert keeper.settle(0.25) == 0.25  # and the next is settled as ever

@@ -50,9 +50,32 @@ def test_a_bucket_holds_as_many_seconds_as_it_is_told() -> None:
 
 def test_a_request_that_cost_nothing_counts_in_the_average() -> None:
     quota = Quotas(BASE)
+    spend(quota, "gmail", 0.5, 0.0)
     spend(quota, "gmail", 0.0, 0.0)
 
-    assert quota.snapshot(0.0)["gmail"].expected_cost_seconds == 0.0
+    assert quota.snapshot(0.0)["gmail"].expected_cost_seconds == 0.25
+
+
+def test_the_expected_cost_never_falls_below_a_tenth_of_the_first() -> None:
+    quota = Quotas(BASE)
+    for _ in range(100):
+        spend(quota, "gmail", 0.0, 0.0)
+
+    assert quota.snapshot(0.0)["gmail"].expected_cost_seconds == 0.1
+    # Free or not, 4 / 0.1 = 40 at once is all (and one more that overdraws, by rounding).
+    admitted = [quota.admit("gmail", CRITICAL_PLUS, 0.0) is not None for _ in range(1000)]
+    assert admitted.count(True) in {40, 41}
+
+
+def test_a_request_that_is_not_typical_is_charged_and_teaches_nothing() -> None:
+    quota = Quotas(BASE)
+    admit(quota, "gmail", 0.0, CRITICAL).finish(0.125, 0.0, is_typical=False)
+    snapshot = quota.snapshot(0.0)["gmail"]
+    assert (snapshot.level_seconds, snapshot.expected_cost_seconds) == (3.875, 1.0)
+
+    # Nor does it count as the first: the guess still gives way entirely to the next.
+    spend(quota, "gmail", 0.5, 0.0)
+    assert quota.snapshot(0.0)["gmail"].expected_cost_seconds == 0.5
 
 
 def test_a_request_that_cost_less_gives_the_rest_back() -> None:
@@ -256,9 +279,11 @@ def test_memory_aggregator_moves_limits_to_where_the_demand_is() -> None:
     assert aggregator.limits_of("x", 0.0) == {"gmail": 8.0, DEFAULT_CUSTOMER: 2.0}
     aggregator.report("y", {"gmail": 3.0}, 5.0)
 
-    # 8 over demands of 12 and 3; the default customer's headroom evenly.
-    assert aggregator.limits_of("x", 5.0) == {"gmail": 5.0, DEFAULT_CUSTOMER: 1.0}
-    assert aggregator.limits_of("y", 5.0) == {"gmail": 3.0, DEFAULT_CUSTOMER: 1.0}
+    # Of 8, a twentieth evenly (0.2 each) and 7.6 over demands of 12 and 3; the default customer's
+    # headroom evenly.
+    x, y = aggregator.limits_of("x", 5.0), aggregator.limits_of("y", 5.0)
+    assert x == pytest.approx({"gmail": 4.6 + 0.2, DEFAULT_CUSTOMER: 1.0})
+    assert y == pytest.approx({"gmail": 3.0 + 0.2, DEFAULT_CUSTOMER: 1.0})
     # x has not reported for more than 10 s: its part goes to y.
     assert aggregator.limits_of("y", 10.1) == {"gmail": 8.0, DEFAULT_CUSTOMER: 2.0}
     assert aggregator.limits_of("x", 10.1) == {}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from evenly.core.claim import ATTEMPT_MAX
 from evenly.core.overload.retry import (
     AttemptHistogram,
     AttemptHistogramConfig,
@@ -51,6 +52,24 @@ def test_budget_is_capped() -> None:
     budget = RetryBudget(RetryConfig(max_balance=5.0))
     for _ in range(1000):
         budget.earn()
+
+    assert budget.balance == 5.0
+
+
+def test_a_retry_that_found_no_backend_is_given_back() -> None:
+    budget = RetryBudget(RetryConfig(initial_balance=1.5))
+    assert budget.take()
+    budget.give_back()
+
+    assert budget.balance == 1.5
+    assert [budget.take(), budget.take()] == [True, False]
+
+
+def test_what_is_given_back_to_a_full_budget_is_lost() -> None:
+    budget = RetryBudget(RetryConfig(budget_ratio=0.5, initial_balance=5.0, max_balance=5.0))
+    assert budget.take()
+    budget.earn()  # 4.5: another request came in between
+    budget.give_back()
 
     assert budget.balance == 5.0
 
@@ -199,6 +218,7 @@ def test_hostile_attempt_numbers_are_bounded(attempt: int, counted_as: int) -> N
     histogram = AttemptHistogram()
     histogram.record(attempt)
 
+    assert len(histogram.snapshot().counts) == ATTEMPT_MAX
     assert [number for number, n in enumerate(histogram.snapshot().counts, start=1) if n] == [
         counted_as
     ]
@@ -249,8 +269,20 @@ def test_wrong_config_is_refused(field: str, value: float) -> None:
         ("widespread_ratio", math.nan),
         ("widespread_ratio", -0.1),
         ("min_arrivals", 0),
+        ("min_arrivals", 50.5),
     ],
 )
 def test_wrong_histogram_config_is_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=f"{field} must be"):
         AttemptHistogramConfig(**{field: value})  # type: ignore[arg-type]
+
+
+def test_a_history_too_short_for_the_fewest_arrivals_that_tell_is_refused() -> None:
+    # With one arrival per first attempt, 99 would never reach 100, and never say "don't retry".
+    with pytest.raises(ConfigError, match=r"min_arrivals must be in \[1, 99\], not 100"):
+        AttemptHistogramConfig(first_attempts=99)
+
+    histogram = AttemptHistogram(AttemptHistogramConfig(first_attempts=100, arrivals_per_first=1))
+    for _ in range(100):
+        histogram.record(2)
+    assert histogram.retries_are_widespread

@@ -123,7 +123,8 @@ def test_quota_rejections_throttle_that_customer_only(name: str) -> None:
     throttle = throttle_named(name)
     now = record_many(throttle, Outcome.OUT_OF_QUOTA, customer="greedy")
 
-    assert rejected_ratio(throttle, "greedy", now) > 0.9
+    # At most a fifth is sent; of 1,000 draws that is 0.8 ± 0.013, five of them.
+    assert rejected_ratio(throttle, "greedy", now) > 0.735
     assert rejected_ratio(throttle, "modest", now) == 0.0
     snapshot = throttle.snapshot(now)
     assert snapshot.rejection_probabilities == NOTHING  # for the criticality they were accepts

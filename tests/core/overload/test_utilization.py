@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, cast
 
 import pytest
@@ -155,7 +157,10 @@ def test_a_clock_that_steps_back_far_does_not_freeze_a_signal() -> None:
     assert utilization.admits(10.0) == 0b1111
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 10**400, None, "much"])
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, -1.0, 10**400, None, "much", Decimal(1), Fraction(1), 1j, [1.0]],
+)
 def test_what_is_no_value_is_ignored_and_counted(value: object) -> None:
     utilization = one_signal()
     utilization.record("queue", 2.5, 0.0)
@@ -182,15 +187,22 @@ def test_degrading_begins_at_the_foot_of_the_lowest_ramp_or_where_it_is_told() -
         assert utilization.admits(0.0) == 0b1111
 
 
-def test_the_load_report_has_the_cpu_rate_else_runnable_else_unknown() -> None:
+def test_the_value_is_the_cpu_rate_and_nothing_stands_in_for_it() -> None:
     utilization = Utilization(UtilizationConfig())
     assert utilization.value(0.0) == 0.0
     utilization.record("runnable", 1.25, 0.0)
-    assert utilization.value(0.0) == 1.25
-    utilization.record("cpu", 0.0, 1.0)
-    assert utilization.value(1.0) == 0.0
+    assert utilization.value(0.0) == 0.0
+    utilization.record("cpu", 0.75, 1.0)
+    assert utilization.value(1.0) == 0.75
     utilization.record("runnable", 1.25, 6.0)
-    assert utilization.value(6.5) == 1.25  # the CPU rate has expired
+    assert utilization.value(6.5) == 0.0  # the CPU rate has expired
+
+
+def test_the_value_without_a_cpu_signal_is_zero() -> None:
+    utilization = one_signal()
+    utilization.record("queue", 2.5, 0.0)
+
+    assert utilization.value(0.0) == 0.0
 
 
 def test_snapshot() -> None:

@@ -76,8 +76,9 @@ def test_a_customer_that_is_short_has_no_headroom() -> None:
         default_limit=0.0,
     )
 
-    # b has its 2, a gets 4 of its 8: max-min over its demands 7 and 1 is 3 and 1.
-    assert (result["x"]["a"], result["y"]["a"]) == (3.0, 1.0)
+    # b has its 2, a gets 4 of its 8: a twentieth evenly, 0.1 each, and max-min of the other 3.8
+    # over its demands 7 and 1 is 2.8 and 1.
+    assert (result["x"]["a"], result["y"]["a"]) == pytest.approx((2.8 + 0.1, 1.0 + 0.1))
     # b has 8 − 2 = 6 of headroom: x has all of its demand (half of 6) and half of the rest.
     assert (result["x"]["b"], result["y"]["b"]) == (2.0 + 3.0 + 1.5, 1.5)
 
@@ -95,7 +96,25 @@ def test_a_customer_over_its_limit_is_cut_without_a_capacity_too() -> None:
         {"a": 4.0}, {"x": {"a": 1.0}, "y": {"a": 9.0}}, capacity=None, default_limit=0.0
     )
 
-    assert (result["x"]["a"], result["y"]["a"]) == (1.0, 3.0)
+    # A twentieth of 4 evenly, 0.1 each; 3.8 over demands 1 and 9.
+    assert (result["x"]["a"], result["y"]["a"]) == pytest.approx((1.0 + 0.1, 2.8 + 0.1))
+
+
+def test_a_short_customer_has_something_at_a_backend_where_it_has_not_been_lately() -> None:
+    demand = {"x": {"a": 9.0}, "y": {}, "z": {}, "w": {}}
+    result = effective_limits({"a": 4.0}, demand, capacity=None, default_limit=0.0)
+
+    # A twentieth of 4 is 0.05 for each of four; x has the other 3.8 besides.
+    parts = [result[backend]["a"] for backend in "xyzw"]
+    assert parts == pytest.approx([3.8 + 0.05, 0.05, 0.05, 0.05])
+    assert sum(parts) == pytest.approx(4.0)
+
+
+def test_a_customer_whose_demand_is_just_met_keeps_every_part_of_it() -> None:
+    demand = {"x": {"a": 4.0}, "y": {}}
+    result = effective_limits({"a": 4.0}, demand, capacity=4.0, default_limit=0.0)
+
+    assert (result["x"]["a"], result["y"]["a"]) == (4.0, 0.0)
 
 
 def test_customers_without_a_limit_share_one_default() -> None:

@@ -81,6 +81,7 @@ class BackendView:
         "_error_decay_seconds",
         "_errors",
         "_errors_at",
+        "_failures",
         "active",
         "backend",
         "counts_as_refusing",
@@ -113,6 +114,7 @@ class BackendView:
         self.load = 0
         """Their sum.  Kept rather than computed, because policies read it once per request."""
         self._errors = 0.0
+        self._failures = 0.0
         self._errors_at = now
         self._error_decay_seconds = error_decay_seconds
         self.tier = -1
@@ -164,19 +166,31 @@ class BackendView:
         age = max(0.0, now - self._errors_at)
         return self._errors * math.exp(-age / self._error_decay_seconds)
 
-    def record_error(self, now: float) -> None:
+    def failures(self, now: float) -> float:
+        """Return the recent errors that were no rejections: a backend that rejects says why."""
+        if self._failures == 0.0:
+            return 0.0
+        age = max(0.0, now - self._errors_at)
+        return self._failures * math.exp(-age / self._error_decay_seconds)
+
+    def record_error(self, now: float, *, is_rejection: bool) -> None:
         """Count one error."""
-        self._set_errors(self.errors(now) + 1.0, now)
+        failures = self.failures(now) + (not is_rejection)
+        self._set_errors(self.errors(now) + 1.0, failures, now)
 
     def fade_errors(self, now: float) -> bool:
         """Let time pass over the errors; return whether the load changed."""
         before = self.load
         errors = self.errors(now)
-        self._set_errors(errors if errors >= _FORGOTTEN_ERRORS else 0.0, now)
+        if errors >= _FORGOTTEN_ERRORS:
+            self._set_errors(errors, self.failures(now), now)
+        else:
+            self._set_errors(0.0, 0.0, now)
         return self.load != before
 
-    def _set_errors(self, errors: float, now: float) -> None:
+    def _set_errors(self, errors: float, failures: float, now: float) -> None:
         self._errors = errors
+        self._failures = failures
         self._errors_at = now
         self.error_load = min(_MAX_ERROR_LOAD, round(errors))
         self.load = self.active + self.error_load

@@ -85,6 +85,7 @@ class _Account:
         "asked",
         "expected",
         "gates",
+        "least_expected",
         "main",
         "noted_until",
         "refused",
@@ -108,6 +109,7 @@ class _Account:
             for criticality in Criticality
         ]
         self.expected = config.first_cost_seconds
+        self.least_expected = config.first_cost_seconds / 10.0
         self.smoothing_ratio = config.cost_smoothing_ratio
         self.reserved = 0.0
         self.active = 0
@@ -145,21 +147,26 @@ class Reservation:
         self._gates = gates
         self.amount = amount
 
-    def finish(self, cost_seconds: float, now: float) -> None:
-        """Charge what the request cost; where that is no such number, what was expected."""
+    def finish(self, cost_seconds: float, now: float, *, is_typical: bool = True) -> None:
+        """Charge what the request cost; where that is no such number, what was expected.
+
+        A request that is not typical (cancelled) teaches nothing about what others will cost.
+        """
         account = self._account
         if account is None:
             raise UsageError("a reservation was settled twice")
         self._account = None
-        if 0.0 <= cost_seconds <= MOST_SECONDS:
+        if not 0.0 <= cost_seconds <= MOST_SECONDS:
+            cost_seconds = self.amount
+        elif is_typical:
             account.settled += 1
             # The first costs count alike; the guess made before there was one does not count.
             weight = 1.0 / account.settled
             if weight < account.smoothing_ratio:
                 weight = account.smoothing_ratio
-            account.expected += weight * (cost_seconds - account.expected)
-        else:
-            cost_seconds = self.amount
+            expected = account.expected + weight * (cost_seconds - account.expected)
+            # However cheap the last ones were: reserving nothing would let any number in at once.
+            account.expected = max(expected, account.least_expected)
         account.settle(self._gates, self.amount, cost_seconds, now)
 
     def cancel(self, now: float) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, final
 
 from evenly.core import check
@@ -32,6 +32,9 @@ _OVERLOADED: Final = Outcome.OVERLOADED
 _DONT_RETRY: Final = Outcome.DONT_RETRY
 _TIMEOUT: Final = Outcome.TIMEOUT
 _OUT_OF_QUOTA: Final = Outcome.OUT_OF_QUOTA
+
+
+_CUSTOMER_MIN_PROBABILITY = 0.2
 
 
 @final
@@ -71,10 +74,10 @@ class ResponsiveThrottle(Throttle):
     """Send each criticality with its own probability; see `SendProbability` for the formula.
 
     Two rules stand beside it.  *Send anyway*: a request that the probability would refuse goes out
-    if none has for 2 s, so that something is always learned.  *Ask first*: where the last that was
-    heard is a rejection, and everything heard is older than 2 s, two backends are asked before
-    sending, and what they say is done.  A no of theirs is a rejection, only cheaper; a probability
-    near 1 would otherwise let the next request out blindly.
+    if none has for 2 s and no report has come either, so that something is always learned.  *Ask
+    first*: where the last that was heard is a no, and no request was answered for 2 s, two
+    backends are asked before sending, and what they say is done.  A no of theirs is a
+    rejection, only cheaper; a probability near 1 would otherwise let the next request out blindly.
 
     "The last that was heard" is the newest report where there are reports: an accepted request says
     that there was room for it, its report whether there is room for another.
@@ -118,7 +121,7 @@ class ResponsiveThrottle(Throttle):
         if (
             probability >= 1.0
             or self._rng.random() < probability
-            or now - gate.sent_at >= self._send_anyway_seconds
+            or now - max(gate.sent_at, self._reported_at) >= self._send_anyway_seconds
         ):
             gate.sent_at = now
             return True
@@ -163,13 +166,13 @@ class ResponsiveThrottle(Throttle):
         self._is_troubled = is_troubled
 
     def should_ask(self, criticality: Criticality, now: float) -> bool:
-        """Return whether all that is known is an old rejection."""
+        """Return whether the last that was heard is a no, and no answer of our own is recent.
+
+        A report does not count as recent here: health checks bring one every second, from one
+        backend each, and would otherwise stop a client that seldom sends from ever asking.
+        """
         gate = self._gates[criticality]
-        return (
-            gate.is_refused
-            and now - gate.send.answered_at > self._ask_after_seconds
-            and now - self._reported_at > self._ask_after_seconds
-        )
+        return gate.is_refused and now - gate.send.answered_at > self._ask_after_seconds
 
     def admit_asked(
         self, criticality: Criticality, customer: str, admits: int | None, now: float
@@ -204,4 +207,9 @@ class ResponsiveThrottle(Throttle):
         self._is_troubled = True
 
     def _make_for_customer(self, now: float) -> Throttle:
-        return ResponsiveThrottle(self._config, rng=self._rng, now=now)
+        # Reports say nothing about one customer's quota, so its own answers have to lead back: 27
+        # of them from a fifth, 18 s at 5 requests a second; from 0.001 it would be over a minute.
+        send = self._config.send_probability
+        floor = max(send.min_probability, _CUSTOMER_MIN_PROBABILITY)
+        config = replace(self._config, send_probability=replace(send, min_probability=floor))
+        return ResponsiveThrottle(config, rng=self._rng, now=now)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from evenly.core import check
+from evenly.core.claim import ATTEMPT_MAX
 from evenly.core.request import Outcome
 
 __all__ = [
@@ -24,9 +25,6 @@ __all__ = [
 
 # A balance is a whole number of these parts of a token: ten times 0.1 as floats is not 1.
 _PARTS: Final = 1_000_000
-
-MAX_ATTEMPT: Final = 10
-"""Attempt numbers beyond this are counted as this: they come from outside."""
 
 _OVERLOADED: Final = Outcome.OVERLOADED
 _NOT_SENT: Final = Outcome.NOT_SENT
@@ -49,7 +47,7 @@ class RetryConfig:
     it begins to refuse, all that this client task has there can move on at once, and no more."""
 
     def __post_init__(self) -> None:
-        check.count("attempts", self.attempts, 1, MAX_ATTEMPT)
+        check.count("attempts", self.attempts, 1, ATTEMPT_MAX)
         check.fraction("budget_ratio", self.budget_ratio)
         check.number("max_balance", self.max_balance, 0.0, 1_000_000.0)
         check.number("initial_balance", self.initial_balance, 0.0, self.max_balance)
@@ -88,6 +86,10 @@ class RetryBudget:
         self._parts -= _PARTS
         return True
 
+    def give_back(self) -> None:
+        """Take back a payment for a retry that found no backend."""
+        self._parts = min(self._max_parts, self._parts + _PARTS)
+
 
 def may_retry(outcome: Outcome, *, idempotent: bool) -> bool:
     """Return whether an attempt that ended so may be repeated elsewhere, budgets permitting.
@@ -123,6 +125,7 @@ class AttemptHistogramConfig:
         check.count("arrivals_per_first", self.arrivals_per_first, 1, 100)
         check.fraction("widespread_ratio", self.widespread_ratio)
         check.count("min_arrivals", self.min_arrivals, 1, 1_000_000)
+        check.number("min_arrivals", self.min_arrivals, 1, self.first_attempts)
 
 
 @final
@@ -155,14 +158,14 @@ class AttemptHistogram:
         self._first_attempts = self._config.first_attempts
         self._max_arrivals = self._first_attempts * self._config.arrivals_per_first
         self._arrivals: deque[int] = deque()  # Oldest first.
-        self._counts = [0] * (MAX_ATTEMPT + 1)
+        self._counts = [0] * (ATTEMPT_MAX + 1)
 
     def record(self, attempt: int) -> None:
         """Count an arrival; 1 is a first attempt, and any other whole number is bounded."""
         if attempt < 1:
             attempt = 1
-        elif attempt > MAX_ATTEMPT:
-            attempt = MAX_ATTEMPT
+        elif attempt > ATTEMPT_MAX:
+            attempt = ATTEMPT_MAX
         counts = self._counts
         arrivals = self._arrivals
         arrivals.append(attempt)

@@ -125,11 +125,7 @@ class Utilization:
         signal = self._signals.get(name)
         if signal is None:
             raise UsageError(f"unknown signal {name!r}; there are {', '.join(self._signals)}")
-        try:
-            is_fine = 0.0 <= value <= _MOST  # NaN fails
-        except TypeError:
-            is_fine = False
-        if not is_fine:
+        if not (isinstance(value, int | float) and 0.0 <= value <= _MOST):  # NaN fails
             signal.ignored += 1
             return
         # After a silence, or a step back of the clock as long, the average begins anew: the old
@@ -159,18 +155,10 @@ class Utilization:
         return self._should_degrade
 
     def value(self, now: float) -> float:
-        """Return the utilization for the load report, in units of what is provisioned.
-
-        That is the CPU rate where it is known, else runnable per core (which agrees with it while
-        nobody waits, and exceeds it then), else 0.0: unknown.
-        """
-        for name in ("cpu", "runnable"):
-            signal = self._signals.get(name)
-            if signal is not None:
-                value = signal.value(now)
-                if value != _UNKNOWN:
-                    return value
-        return 0.0
+        """Return the CPU rate in units of what is provisioned; 0.0 where it is unknown."""
+        cpu = self._signals.get("cpu")
+        value = _UNKNOWN if cpu is None else cpu.value(now)
+        return 0.0 if value == _UNKNOWN else value
 
     def snapshot(self, now: float) -> UtilizationSnapshot:
         """Return the signals and what follows from them."""

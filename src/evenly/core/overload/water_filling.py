@@ -24,6 +24,7 @@ DEFAULT_CUSTOMER = ""
 _K = TypeVar("_K")
 # More than all CPUs there are, and far enough from the largest float that no sum overflows.
 _MOST = 1e15
+_EVEN_RATIO = 0.05
 
 
 def water_fill(capacity: float, demands: Mapping[_K, float]) -> dict[_K, float]:
@@ -65,13 +66,15 @@ def effective_limits(
     Customers without a limit are one: `DEFAULT_CUSTOMER`, with `default_limit`.
 
     1. A customer wants min(limit, total demand).  Grants are the max-min shares of the capacity.
-    2. A grant is divided over the backends by max-min over the customer's demands there.
+    2. A grant is divided over the backends by max-min over the customer's demands there; of a grant
+       that is less than the demand, a twentieth is divided evenly, so that a request to a backend
+       where the customer has not been lately is not certain to be refused.
     3. A customer whose demand is met has headroom, limit − demand: half goes to the backends in
        proportion to its demand there, because growth mostly comes where the customer already is,
        and half evenly, so that its first request to another backend finds something.
 
     A customer's parts sum to its limit, or to its grant if it is short.  What can be used of them
-    at the present demand sums to the grants, and so never to more than the capacity.
+    at the present demand sums to the grants at most, and so never to more than the capacity.
     """
     allowed = {**limits, DEFAULT_CUSTOMER: default_limit}
     asked: dict[str, dict[str, float]] = {
@@ -87,12 +90,13 @@ def effective_limits(
 
     result: dict[str, dict[str, float]] = {backend: {} for backend in demand}
     for customer, parts in asked.items():
-        shares = water_fill(grants[customer], parts)
         total = totals[customer]
+        even = _EVEN_RATIO * grants[customer] if grants[customer] < total else 0.0
+        shares = water_fill(grants[customer] - even, parts)
         headroom = allowed[customer] - total if grants[customer] == total else 0.0
         for backend, share in shares.items():
             ratio = 1.0 / len(parts)
             if total > 0.0:
                 ratio = (ratio + parts[backend] / total) / 2.0
-            result[backend][customer] = share + headroom * ratio
+            result[backend][customer] = share + even / len(parts) + headroom * ratio
     return result

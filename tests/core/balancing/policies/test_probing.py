@@ -142,7 +142,7 @@ def test_an_error_deletes_the_fact() -> None:
     policy, views = policy_of("ab")
     fact(policy, views["a"], 0.0)
     fact(policy, views["b"], 5.0)
-    views["a"].record_error(START)
+    views["a"].record_error(START, is_rejection=False)
     policy.record_error(views["a"], START)
 
     assert pick(policy) == "b"
@@ -151,7 +151,7 @@ def test_an_error_deletes_the_fact() -> None:
 def test_a_recent_error_weighs_ten_runnable_requests() -> None:
     for runnable, expected in ((9.9, "b"), (10.1, "a")):
         policy, views = policy_of("ab")
-        views["a"].record_error(START)
+        views["a"].record_error(START, is_rejection=False)
         fact(policy, views["a"], 0.0)  # 0 + 1 + 10 · 1 = 11
         fact(policy, views["b"], runnable)  # 10.9 or 11.1
 
@@ -160,7 +160,7 @@ def test_a_recent_error_weighs_ten_runnable_requests() -> None:
 
 def test_an_old_error_weighs_less() -> None:
     policy, views = policy_of("ab")
-    views["a"].record_error(START)
+    views["a"].record_error(START, is_rejection=False)
     fact(policy, views["a"], 0.0, now=START + 5.0)  # 1 + 10/e = 4.68
     fact(policy, views["b"], 3.7, now=START + 5.0)  # 4.7
 

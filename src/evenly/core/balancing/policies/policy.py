@@ -47,7 +47,7 @@ class Policy(abc.ABC):
         """Learn that a backend's load changed."""
 
     def record_error(self, view: BackendView, now: float) -> None:
-        """Learn that a backend failed an attempt."""
+        """Learn that a backend failed an attempt: an error that is no rejection."""
 
     def record_report(
         self, view: BackendView, report: LoadReport, now: float, *, is_probe: bool

@@ -4,7 +4,10 @@ A *fact* is a backend's `runnable` (requests on a CPU there or waiting for one),
 from a probe's answer.  It counts every client's requests, and only those that need a CPU, which are
 the two things that the book finds missing in least loaded (chapter 20, "Least-Loaded Round Robin").
 
-    score = (runnable + 1 + 10 * errors) / weight
+    score = (runnable + 1 + 10 * failures) / weight
+
+Failures are recent errors other than rejections: a backend that rejects tells its `runnable` too,
+and a penalty on top would drive all load to whichever has rejected least, and round again.
 
 The best live fact is picked and used up, because a fact that is used again locks clients onto a few
 backends.  Where facts are few, or even the best is bad, two backends are probed first, and the
@@ -170,7 +173,7 @@ class Probing(Policy):
         config = self._config
         weight = view.weight
         self._usual += config.usual_gain * (report.runnable / weight - self._usual)
-        penalty = config.error_score * view.errors(now)
+        penalty = config.error_score * view.failures(now)
         self._scores.put(view, (report.runnable + 1.0 + penalty) / weight)
         self._fact_at[view] = now
         self._fact_at.move_to_end(view)

@@ -1,0 +1,587 @@
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from evenly.core.attempt import Ask, Attempt
+from evenly.core.balancing.backend import Backend
+from evenly.core.balancing.membership import ConnectionEvent
+from evenly.core.balancing.policies.catalogue import PolicyConfig
+from evenly.core.client_task import ClientTask, ClientTaskConfig
+from evenly.core.criticality import Criticality
+from evenly.core.observer import NO_OBSERVER, Observer
+from evenly.core.overload.responsive_throttle import ResponsiveThrottleConfig
+from evenly.core.overload.retry import RetryConfig
+from evenly.core.overload.throttle_catalogue import ThrottleConfig
+from evenly.core.report import LoadReport
+from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.errors import UsageError
+from evenly.testing import ManualClock
+
+A, B, C = Backend("a:1"), Backend("b:1"), Backend("c:1")
+CRITICAL = Criticality.CRITICAL
+THROTTLED = Rejection(Reason.THROTTLED, retryable=False)
+NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
+# One rejection a second or more after the last answer: the longest step down, 8 times
+# 0.25 · (1 − ρ), where 1 − ρ = 1 / 1.1.
+ONE_REJECTION = math.exp(-8 * 0.25 / 1.1)  # 0.16
+ALL = 0b1111
+NOT_CRITICAL = 0b1000  # CRITICAL_PLUS alone
+
+
+class Draw(random.Random):
+    """Draw the same number every time."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+@dataclass
+class Seen(Observer):
+    """Write down what a client task tells about retries and refusals."""
+
+    events: list[str] = field(default_factory=list)
+
+    def attempt_begun(self, address: str, request: Request, number: int) -> None:
+        self.events.append(f"attempt {number}")
+
+    def attempt_finished(self, address: str, outcome: Outcome, seconds: float) -> None:
+        self.events.append(f"{outcome.name} after {seconds:g} s")
+
+    def request_refused(self, request: Request, reason: Reason) -> None:
+        self.events.append(reason.name)
+
+    def retry_refused(self, request: Request) -> None:
+        self.events.append("no retry left")
+
+    def asked(self, count: int) -> None:
+        self.events.append(f"asked {count}")
+
+
+@dataclass
+class Service:
+    """One client task of a service with some backends, all of them healthy."""
+
+    backends: tuple[Backend, ...] = (A, B, C)
+    throttle: str = "responsive"
+    retry: RetryConfig = field(default_factory=RetryConfig)
+    policy: str = "round_robin"
+    send_anyway_seconds: float = 2.0
+    observer: Observer = NO_OBSERVER
+    clock: ManualClock = field(default_factory=ManualClock)
+    task: ClientTask = field(init=False)
+
+    def __post_init__(self) -> None:
+        responsive = ResponsiveThrottleConfig(send_anyway_seconds=self.send_anyway_seconds)
+        config = ClientTaskConfig(
+            policy=PolicyConfig(name=self.policy),
+            throttle=ThrottleConfig(name=self.throttle, responsive=responsive),
+            retry=self.retry,
+        )
+        self.task = ClientTask(config, clock=self.clock, rng=Draw(0), observer=self.observer)
+        self.task.update(self.backends)
+        self.task.take_connections()
+        for backend in self.backends:
+            self.task.record_connection(backend, ConnectionEvent.OPENED)
+
+    def begin(self, request: Request | None = None, previous: Attempt | None = None) -> Attempt:
+        answer = self.task.begin(request or Request(), previous)
+        assert isinstance(answer, Attempt)
+        return answer
+
+    def ask(self, request: Request | None = None) -> Ask:
+        answer = self.task.begin(request or Request())
+        assert isinstance(answer, Ask)
+        return answer
+
+    def end(self, outcome: Outcome, request: Request | None = None) -> Next:
+        """Let one request pass and end so."""
+        return self.begin(request).finish(outcome)
+
+    def reject(self) -> None:
+        """Let a CRITICAL request be rejected, a second after the last answer."""
+        attempt = self.begin()
+        self.clock.advance(1.0)
+        attempt.finish(Outcome.DONT_RETRY)
+
+    def hear(self, backend: Backend, admits: int, *, is_probe: bool = True) -> None:
+        report = LoadReport(boot=1, admits=admits)
+        self.task.record_report(backend, report, is_probe=is_probe)
+
+    @property
+    def throttled(self) -> float:
+        """How likely a CRITICAL request is throttled."""
+        return self.task.snapshot().throttle.rejection_probabilities[CRITICAL]
+
+    @property
+    def balance(self) -> float:
+        return self.task.snapshot().retry_balance
+
+
+# Throttling
+
+
+def test_a_throttled_request_never_leaves_this_process() -> None:
+    seen = Seen()
+    service = Service(observer=seen)
+    service.reject()
+    assert service.throttled == pytest.approx(1.0 - ONE_REJECTION)
+    balance = service.balance
+
+    assert service.task.begin(Request()) == THROTTLED  # 0.16 is below the draw of a half
+    assert service.task.snapshot().active == 0
+    assert service.balance == balance  # What is not sent earns no retries.
+    assert seen.events == ["attempt 1", "DONT_RETRY after 1 s", "THROTTLED"]
+
+
+def test_other_criticalities_are_not_throttled() -> None:
+    service = Service()
+    service.reject()
+
+    assert service.task.begin(Request()) == THROTTLED
+    service.begin(Request(criticality=Criticality.SHEDDABLE))
+
+
+def test_a_request_throttled_by_the_books_equation_counts_once() -> None:
+    service = Service(throttle="adaptive")
+    assert service.end(Outcome.DONT_RETRY) is Next.GIVE_UP
+    assert service.throttled == 1 / 2  # (1 − 2 · 0) / (1 + 1)
+    service.end(Outcome.DONT_RETRY)  # The draw is not below a half.
+    assert service.throttled == 2 / 3
+
+    assert service.task.begin(Request()) == THROTTLED
+    assert service.throttled == 3 / 4
+    assert service.task.begin(Request()) == THROTTLED
+    assert service.throttled == 4 / 5
+
+
+def test_a_request_counts_once_however_often_it_was_tried() -> None:
+    service = Service(throttle="adaptive")
+    first = service.begin()
+    assert first.finish(Outcome.OVERLOADED) is Next.RETRY
+    assert service.throttled == 0.0  # It goes on.
+    second = service.begin(previous=first)
+    second.finish(Outcome.OVERLOADED)
+    third = service.begin(previous=second)
+    assert third.finish(Outcome.OVERLOADED) is Next.GIVE_UP
+
+    assert service.throttled == 1 / 2  # One request, no accept.
+
+
+def test_a_request_that_a_retry_saved_is_an_accept() -> None:
+    service = Service(throttle="adaptive")
+    first = service.begin()
+    first.finish(Outcome.OVERLOADED)
+    assert service.begin(previous=first).finish(Outcome.OK) is Next.DONE
+
+    assert service.throttled == 0.0
+    service.end(Outcome.DONT_RETRY)
+    service.end(Outcome.DONT_RETRY)
+    service.end(Outcome.DONT_RETRY)
+    assert service.throttled == (4 - 2 * 1) / 5
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        pytest.param(Outcome.OK, 0.0, id="accepted"),
+        pytest.param(Outcome.ERROR, 0.0, id="failed, but accepted"),
+        pytest.param(Outcome.OUT_OF_QUOTA, 0.0, id="the customer's affair"),
+        pytest.param(Outcome.DONT_RETRY, 1 / 2, id="rejected"),
+        pytest.param(Outcome.TIMEOUT, 1 / 2, id="without accept"),
+        pytest.param(Outcome.LOST, 0.0, id="health's affair"),
+        pytest.param(Outcome.CANCELLED, 0.0, id="cancelled"),
+    ],
+)
+def test_what_an_end_says_to_the_throttle(outcome: Outcome, expected: float) -> None:
+    service = Service(throttle="adaptive")
+    service.end(outcome)
+
+    assert service.throttled == expected
+
+
+def test_a_cancelled_request_counts_as_nothing() -> None:
+    service = Service(throttle="adaptive")
+    for _ in range(5):
+        assert service.end(Outcome.CANCELLED) is Next.DONE
+    service.end(Outcome.DONT_RETRY)
+
+    assert service.throttled == 1 / 2  # One request, not six of them, nor an accept.
+
+
+def test_a_customer_out_of_quota_is_throttled_alone() -> None:
+    service = Service()
+    attempt = service.begin(Request(customer="a"))
+    service.clock.advance(1.0)
+    assert attempt.finish(Outcome.OUT_OF_QUOTA) is Next.GIVE_UP
+    assert service.task.snapshot().throttle.throttled_customers == ("a",)
+    # Its own throttle was made that instant: no gap, so a weight of 7/8 and a factor of 1:
+    # q = exp(−0.25 / 1.1 · 7/8) = 0.82, above the draw.  A second refusal after 1 s goes on.
+    attempt = service.begin(Request(customer="a"))
+    service.clock.advance(1.0)
+    attempt.finish(Outcome.OUT_OF_QUOTA)
+
+    assert service.task.begin(Request(customer="a")) == THROTTLED
+    service.begin(Request(customer="b"))
+
+
+def test_reports_lift_the_throttle() -> None:
+    service = Service()
+    service.reject()
+    service.hear(A, NOT_CRITICAL, is_probe=False)
+    assert service.throttled == pytest.approx(1.0 - ONE_REJECTION)
+
+    service.clock.advance(0.5)
+    service.hear(A, ALL, is_probe=False)
+    # Admitted for half a second: exp(0.5 · (0.3 + 2 · 0.5)).
+    assert service.throttled == pytest.approx(1.0 - ONE_REJECTION * math.exp(0.65))
+
+
+def test_late_reports_and_strangers_say_nothing_to_the_throttle() -> None:
+    service = Service()
+    service.task.record_report(A, LoadReport(boot=1, sequence=5, admits=NOT_CRITICAL))
+    service.reject()
+    service.clock.advance(0.5)
+    service.task.record_report(A, LoadReport(boot=1, sequence=4, admits=ALL))
+    service.task.record_report(Backend("stranger:1"), LoadReport(boot=1, admits=ALL))
+
+    assert service.throttled == pytest.approx(1.0 - ONE_REJECTION)
+
+
+# Asking first: what is known is a rejection, and more than two seconds old.
+
+
+def asking(**settings: float) -> Service:
+    service = Service(send_anyway_seconds=settings.get("send_anyway_seconds", 2.0))
+    service.reject()
+    service.clock.advance(2.1)
+    return service
+
+
+def test_it_asks_two_backends_where_all_it_knows_is_an_old_rejection() -> None:
+    seen = Seen()
+    service = Service(observer=seen, send_anyway_seconds=10.0)
+    service.reject()
+    service.clock.advance(1.9)
+    assert service.task.begin(Request()) == THROTTLED  # It is believed that long.
+    service.clock.advance(0.2)
+
+    ask = service.ask()
+    assert len(set(ask.backends)) == 2
+    assert ask.wait_seconds == 0.05
+    assert seen.events[-1] == "asked 2"
+    assert service.task.snapshot().active == 0
+
+
+def test_asks_go_round() -> None:
+    service = asking()
+    asked = [service.ask().backends for _ in range(3)]
+
+    assert sorted(backend.address for pair in asked for backend in pair) == [
+        "a:1", "a:1", "b:1", "b:1", "c:1", "c:1",
+    ]  # fmt: skip
+
+
+def test_it_asks_the_best_tier() -> None:
+    service = asking()
+    service.task.record_serving(A, serving=False)  # a lame duck
+    assert {backend for _ in range(3) for backend in service.ask().backends} == {B, C}
+
+    service.task.record_serving(B, serving=False)
+    assert service.ask().backends == (C,)
+    service.task.record_serving(C, serving=False)
+    assert len(service.ask().backends) == 2  # Lame ducks are better than nobody.
+
+
+def test_it_asks_nobody_where_there_is_nobody() -> None:
+    service = asking()
+    service.task.update([])
+
+    assert service.task.begin(Request()) == NO_BACKEND
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_sent"),
+    [
+        pytest.param((ALL, ALL), True, id="both admit"),
+        pytest.param((NOT_CRITICAL, ALL), True, id="the second admits"),
+        pytest.param((ALL, NOT_CRITICAL), True, id="the first admits"),
+        pytest.param((0b0011, 0b1000), False, id="neither admits it"),
+        pytest.param((ALL,), True, id="one answers and admits"),
+        pytest.param((0,), False, id="one answers and does not"),
+    ],
+)
+def test_what_backends_answer_is_done(answers: tuple[int, ...], is_sent: bool) -> None:
+    service = asking()
+    ask = service.ask()
+    service.clock.advance(0.01)
+    for backend, admits in zip(ask.backends, answers, strict=False):
+        service.hear(backend, admits)
+    answer = ask.resume()
+
+    if is_sent:
+        assert isinstance(answer, Attempt)
+        assert (answer.number, service.task.snapshot().active) == (1, 1)
+    else:
+        assert answer == THROTTLED
+        # A no counts as a rejection, 2.11 s after the last: again the longest step.
+        assert service.throttled == pytest.approx(1.0 - ONE_REJECTION**2)
+
+
+def test_other_backends_answers_do_not_decide() -> None:
+    service = asking(send_anyway_seconds=10.0)
+    ask = service.ask()
+    (other,) = {A, B, C} - set(ask.backends)
+    service.hear(other, 0)
+
+    # As if nobody had answered: by the probability, which is below the draw.
+    assert ask.resume() == THROTTLED
+    assert service.throttled == pytest.approx(1.0 - ONE_REJECTION)  # and no new rejection
+
+
+@pytest.mark.parametrize(("send_anyway_seconds", "is_sent"), [(2.0, True), (10.0, False)])
+def test_where_nobody_answers_it_decides_as_ever(send_anyway_seconds: float, is_sent: bool) -> None:
+    service = asking(send_anyway_seconds=send_anyway_seconds)
+    ask = service.ask()
+    service.clock.advance(ask.wait_seconds)
+    answer = ask.resume()
+
+    # 3.15 s after the last request: "anyway" after 2 s, and not yet after 10 s.
+    assert isinstance(answer, Attempt) is is_sent
+    assert is_sent or answer == THROTTLED
+
+
+def test_requests_that_come_meanwhile_ask_too() -> None:
+    service = asking()
+    first, second = service.ask(), service.ask()
+    for backend in (*first.backends, *second.backends):
+        service.hear(backend, ALL)
+
+    assert isinstance(first.resume(), Attempt)
+    assert isinstance(second.resume(), Attempt)
+    service.begin()  # It knows now, and need not ask.
+
+
+def test_who_asked_once_is_believed_for_two_seconds() -> None:
+    service = asking()
+    ask = service.ask()
+    for backend in ask.backends:
+        service.hear(backend, 0)
+    assert ask.resume() == THROTTLED
+
+    service.clock.advance(1.9)
+    assert service.task.begin(Request()) == THROTTLED
+    service.clock.advance(0.2)
+    service.ask()
+
+
+def test_an_ask_that_is_dropped_counts_as_nothing() -> None:
+    service = asking()
+    before = service.task.snapshot()
+    service.ask()
+
+    after = service.task.snapshot()
+    assert (after.active, after.throttle, after.retry_balance) == (
+        before.active, before.throttle, before.retry_balance,
+    )  # fmt: skip
+
+
+def test_resuming_twice_is_a_mistake() -> None:
+    service = asking()
+    ask = service.ask()
+    ask.resume()
+    with pytest.raises(UsageError, match=r"resume\(\)"):
+        ask.resume()
+
+
+def test_a_report_that_does_not_admit_is_a_rejection_that_nobody_paid_for() -> None:
+    service = Service()
+    service.hear(A, NOT_CRITICAL)
+    assert service.throttled == 0.0
+    service.clock.advance(2.1)
+
+    service.ask()
+    service.begin(Request(criticality=Criticality.CRITICAL_PLUS))
+
+
+def test_a_request_asks_once_though_the_policy_would_like_to_ask_as_well() -> None:
+    service = Service(policy="probing")
+    service.hear(A, NOT_CRITICAL)
+    service.clock.advance(2.1)
+    ask = service.ask()
+
+    assert isinstance(ask.resume(), Attempt)
+
+
+@pytest.mark.parametrize("throttle", ["off", "adaptive"])
+def test_the_other_throttles_never_ask(throttle: str) -> None:
+    service = Service(throttle=throttle)
+    service.end(Outcome.DONT_RETRY)
+    service.clock.advance(2.1)
+
+    service.begin()
+
+
+# Retries
+
+
+def test_a_retry_costs_one_and_a_request_earns_a_tenth() -> None:
+    service = Service()
+    assert service.balance == 3.0
+    first = service.begin()
+    assert service.balance == 3.1
+    assert first.finish(Outcome.OVERLOADED) is Next.RETRY
+    assert service.balance == 2.1
+
+    second = service.begin(previous=first)
+    assert service.balance == 2.1  # A retry earns nothing.
+    assert second.number == 2
+    assert second.backend != first.backend
+    assert second.finish(Outcome.OK) is Next.DONE
+    assert service.balance == 2.1
+
+
+def test_the_budget_refuses() -> None:
+    seen = Seen()
+    retry = RetryConfig(initial_balance=0.0)
+    service = Service(retry=retry, throttle="off", observer=seen)
+    # Ten requests earn one retry: the tenth has it.
+    assert [service.end(Outcome.OVERLOADED) for _ in range(11)] == [
+        *[Next.GIVE_UP] * 9,
+        Next.RETRY,
+        Next.GIVE_UP,
+    ]
+    assert seen.events.count("no retry left") == 10
+
+
+def test_a_retry_that_the_budget_refuses_ends_the_request() -> None:
+    service = Service(retry=RetryConfig(initial_balance=0.0), throttle="adaptive")
+    assert service.end(Outcome.OVERLOADED) is Next.GIVE_UP
+
+    assert service.throttled == 1 / 2
+
+
+def test_three_attempts_and_no_more() -> None:
+    seen = Seen()
+    service = Service(observer=seen)
+    first = service.begin()
+    assert first.finish(Outcome.OVERLOADED) is Next.RETRY
+    second = service.begin(previous=first)
+    assert second.finish(Outcome.OVERLOADED) is Next.RETRY
+    third = service.begin(previous=second)
+    assert third.finish(Outcome.OVERLOADED) is Next.GIVE_UP
+
+    assert {first.backend, second.backend, third.backend} == {A, B, C}
+    assert service.balance == pytest.approx(3.1 - 2.0)  # The third verdict cost nothing.
+    assert "no retry left" not in seen.events
+    with pytest.raises(UsageError, match="nothing allows this retry"):
+        service.task.begin(Request(), third)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "idempotent", "expected"),
+    [
+        pytest.param(Outcome.OVERLOADED, False, Next.RETRY, id="this task is overloaded"),
+        pytest.param(Outcome.NOT_SENT, False, Next.RETRY, id="never left"),
+        pytest.param(Outcome.LOST, True, Next.RETRY, id="lost, and twice does no harm"),
+        pytest.param(Outcome.LOST, False, Next.GIVE_UP, id="lost, and may have been done"),
+        pytest.param(Outcome.DONT_RETRY, True, Next.GIVE_UP, id="all are overloaded"),
+        pytest.param(Outcome.OUT_OF_QUOTA, True, Next.GIVE_UP, id="out of quota"),
+        pytest.param(Outcome.TIMEOUT, True, Next.GIVE_UP, id="no time left"),
+        pytest.param(Outcome.ERROR, True, Next.GIVE_UP, id="an answer"),
+        pytest.param(Outcome.CANCELLED, True, Next.DONE, id="nobody waits"),
+    ],
+)
+def test_which_ends_are_retried(outcome: Outcome, idempotent: bool, expected: Next) -> None:
+    service = Service()
+    attempt = service.begin(Request(idempotent=idempotent))
+
+    assert attempt.finish(outcome) is attempt.next is expected
+    assert service.balance == pytest.approx(2.1 if expected is Next.RETRY else 3.1)
+    if expected is not Next.RETRY:
+        with pytest.raises(UsageError, match="nothing allows this retry"):
+            service.task.begin(attempt.request, attempt)
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "expected"),
+    [
+        pytest.param(0.01, Next.RETRY, id="time left"),
+        pytest.param(0.0, Next.GIVE_UP, id="passed just now"),
+        pytest.param(-0.5, Next.GIVE_UP, id="passed"),
+    ],
+)
+def test_nobody_waits_for_a_retry_after_the_deadline(seconds_left: float, expected: Next) -> None:
+    service = Service()
+    attempt = service.begin(Request(deadline_at=service.clock() + 1.0 + seconds_left))
+    service.clock.advance(1.0)
+
+    assert attempt.finish(Outcome.OVERLOADED) is expected
+    assert service.balance == pytest.approx(2.1 if expected is Next.RETRY else 3.1)
+
+
+@pytest.mark.parametrize("seconds_left", [0.0, -1.0, math.nan])
+def test_a_request_whose_deadline_has_passed_is_not_sent(seconds_left: float) -> None:
+    service = Service()
+    answer = service.task.begin(Request(deadline_at=service.clock() + seconds_left))
+
+    assert answer == Rejection(Reason.EXPIRED, retryable=False)
+
+
+def test_a_retry_that_finds_no_backend_gets_its_token_back() -> None:
+    service = Service()
+    attempt = service.begin()
+    assert attempt.finish(Outcome.OVERLOADED) is Next.RETRY
+    assert service.balance == pytest.approx(2.1)
+    service.task.update([])
+
+    assert isinstance(service.task.begin(attempt.request, attempt), Rejection)
+    assert service.balance == pytest.approx(3.1)
+
+
+def test_a_verdict_allows_one_retry() -> None:
+    service = Service()
+    first = service.begin()
+    first.finish(Outcome.OVERLOADED)
+    service.begin(previous=first)
+
+    with pytest.raises(UsageError, match=r"nothing allows this retry: <Attempt 1 at"):
+        service.task.begin(Request(), first)
+    assert service.task.snapshot().active == 1
+
+
+def test_a_retry_is_neither_throttled_nor_asks() -> None:
+    service = Service()
+    first = service.begin()
+    service.clock.advance(1.0)
+    first.finish(Outcome.OVERLOADED)
+    service.begin().finish(Outcome.DONT_RETRY)
+    assert service.task.begin(Request()) == THROTTLED
+    service.clock.advance(2.1)
+    service.ask()
+
+    assert service.begin(previous=first).number == 2
+
+
+def test_a_retry_that_finds_no_backend_ends_the_request() -> None:
+    seen = Seen()
+    service = Service(throttle="adaptive", observer=seen)
+    first = service.begin()
+    first.finish(Outcome.OVERLOADED)
+    service.task.update([])
+
+    assert service.task.begin(Request(), first) == NO_BACKEND
+    assert service.throttled == 1 / 2  # The backend's rejection is how it ended.
+    assert seen.events[-1] == "NO_BACKEND"
+    with pytest.raises(UsageError, match="nothing allows this retry"):
+        service.task.begin(Request(), first)
+
+
+def test_a_request_that_found_no_backend_says_nothing_to_the_throttle() -> None:
+    service = Service(backends=(), throttle="adaptive")
+    assert service.task.begin(Request()) == NO_BACKEND
+
+    assert (service.throttled, service.balance) == (0.0, 3.0)

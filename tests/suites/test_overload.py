@@ -1,0 +1,289 @@
+"""What chapter 21 promises, shown by both façades against one another.
+
+Every run has one seed, which stands in the call and so in pytest's output; the worlds are in
+`overload_world.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from evenly.core.attempt import Attempt
+from evenly.core.backend_task import Admission, BackendTask, BackendTaskConfig
+from evenly.core.balancing.backend import Backend
+from evenly.core.balancing.membership import ConnectionEvent
+from evenly.core.balancing.policies.catalogue import PolicyConfig
+from evenly.core.client_task import ClientTask, ClientTaskConfig
+from evenly.core.criticality import Criticality
+from evenly.core.overload.retry import RetryConfig
+from evenly.core.overload.throttle_catalogue import ThrottleConfig
+from evenly.core.request import Next, Outcome, Rejection, Request
+from evenly.testing import ManualClock
+from tests.suites.overload_world import OUTCOME_OF, Measured, World
+
+SEED = 1
+POLICIES = ("round_robin", "probing")
+
+
+def busy_world(policy: str, *, clients: int = 10, cores: int = 8) -> World:
+    return World(
+        seed=SEED,
+        clients=clients,
+        servers=4,
+        cores=cores,
+        service_seconds=0.005 * cores,
+        policy=policy,
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("load", [2.0, 5.0])
+def test_overload_costs_little_goodput_and_hits_the_lowest_criticality_first(
+    policy: str, load: float
+) -> None:
+    world = busy_world(policy)
+    world.offer(load)
+    world.run(5.0)  # The throttles find their balance.
+    steady = world.run(10.0)
+
+    assert steady.goodput_ratio >= 0.9, steady
+    ratios = [steady.tally.success_ratio(criticality) for criticality in Criticality]
+    # 1,600 requests or more of each criticality: a ratio near 0 or 1 is good to 0.01 (4 sigma of
+    # sqrt(0.01 · 0.99 / 1600) = 0.0025), and that is all by which equals may be out of order.
+    assert all(lower <= higher + 0.01 for lower, higher in pairwise(ratios)), steady
+    assert ratios[Criticality.SHEDDABLE] < ratios[Criticality.CRITICAL], steady
+    assert ratios[Criticality.CRITICAL_PLUS] >= 0.99, steady
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("load", [2.0, 5.0])
+def test_everything_passes_again_soon_after_the_load_has_fallen(policy: str, load: float) -> None:
+    world = busy_world(policy)
+    world.offer(load)
+    world.run(15.0)
+
+    world.offer(0.7)
+    world.run(9.0)  # and one more second, in which nobody counts
+    after = world.run(5.0)
+
+    assert after.tally.success_ratio() >= 0.99, after
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_backends_of_one_core_keep_their_goodput_and_recover_too(policy: str) -> None:
+    world = busy_world(policy, cores=1)
+    world.offer(2.0)
+    world.run(5.0)
+    steady = world.run(10.0)
+    world.offer(0.7)
+    world.run(9.0)
+    after = world.run(5.0)
+
+    assert steady.goodput_ratio >= 0.9, steady
+    assert after.tally.success_ratio() >= 0.99, after
+
+
+@pytest.mark.parametrize(
+    ("policy", "clients"),
+    [
+        ("probing", 1),
+        ("probing", 2),
+        ("probing", 100),
+        ("weighted_round_robin", 1),
+        ("weighted_least_loaded", 1),
+    ],
+)
+def test_few_and_many_client_tasks_keep_the_goodput_and_recover(policy: str, clients: int) -> None:
+    world = busy_world(policy, clients=clients)
+    world.offer(5.0)
+    world.run(9.0)
+    steady = world.run(5.0)
+    assert steady.goodput_ratio >= 0.9, steady
+
+    world.offer(0.7)
+    world.run(9.0)
+    after = world.run(5.0)
+
+    assert after.tally.success_ratio() >= 0.99, after
+
+
+def sporadic_world(throttle: ThrottleConfig, *, has_health_checks: bool) -> Measured:
+    # 2,000 clients at 0.1 requests/s each are 200/s; two backends of 2 cores serve 20/s.
+    world = World(
+        seed=SEED,
+        clients=2_000,
+        servers=2,
+        cores=2,
+        service_seconds=0.2,
+        policy="round_robin",
+        throttle=throttle,
+        is_waking=has_health_checks,
+    )
+    world.offer(10.0)
+    world.run(30.0)
+    return world.run(30.0)
+
+
+def test_sporadic_clients_bury_the_backends_if_nobody_asks() -> None:
+    blind = sporadic_world(ThrottleConfig(name="off"), has_health_checks=False)
+
+    # All that is offered, and retries: refusing 10 × at a tenth of the cost is all that is done.
+    assert blind.reached_ratio >= 10.0, blind
+    assert blind.goodput_ratio <= 0.1, blind
+
+
+# Health checks bring a report each second: a client that seldom sends must ask all the same.
+@pytest.mark.parametrize("has_health_checks", [False, True])
+def test_asking_keeps_the_load_near_capacity(has_health_checks: bool) -> None:
+    asking = sporadic_world(ThrottleConfig(), has_health_checks=has_health_checks)
+
+    # What is refused, a tenth as dear, must leave most of the capacity: at 1.5 × it takes 5 %.
+    assert asking.reached_ratio <= 1.5, asking
+    assert asking.goodput_ratio >= 0.85, asking
+    assert asking.tally.asks <= asking.tally.offered.total()  # Two probes each, at most once.
+
+
+# Retries: no CPU and no time is needed to count attempts.
+
+
+class Layer:
+    """Be one task of a service in the middle: serve by calling the layer below."""
+
+    def __init__(self, below: Layer | None, config: ClientTaskConfig, clock: ManualClock) -> None:
+        self.clock = clock
+        self.attempts = 0
+        self.is_refusing = False
+        self.lets_overload_through = False
+        self._below = below
+        self._backend_task = BackendTask(
+            BackendTaskConfig(), clock=clock, rng=random.Random(SEED), boot=1
+        )
+        self._backend_task.announce_healthy()
+        self._client_task = ClientTask(config, clock=clock, rng=random.Random(SEED))
+        if below is not None:
+            backends = [Backend("a:1"), Backend("b:1"), Backend("c:1")]
+            self._client_task.update(backends)
+            self._client_task.take_connections()
+            for backend in backends:
+                self._client_task.record_connection(backend, ConnectionEvent.OPENED)
+
+    def receive(self, request: Request, number: int) -> Outcome:
+        self.attempts += 1
+        if self.is_refusing:
+            self._backend_task.record_signal("runnable", 1000.0)
+        decision = self._backend_task.admit(request, number)
+        if isinstance(decision, Rejection):
+            return OUTCOME_OF[decision.reason]
+        outcome = self.send(request)
+        assert isinstance(decision, Admission)
+        decision.finish(outcome)
+        return outcome
+
+    def send(self, request: Request) -> Outcome:
+        """Be a handler that has nothing to say when the layer below refuses."""
+        assert self._below is not None
+        answer = self._client_task.begin(request)
+        while isinstance(answer, Attempt):
+            outcome = self._below.receive(request, answer.number)
+            if answer.finish(outcome) is not Next.RETRY:
+                break
+            answer = self._client_task.begin(request, answer)
+        # "A rejection from below that a handler lets through leaves as don't-retry" (DESIGN).
+        return Outcome.OVERLOADED if self.lets_overload_through else Outcome.DONT_RETRY
+
+
+class AlwaysOverloaded(Layer):
+    """Be the book's worst case: a backend that never says "don't retry"."""
+
+    def receive(self, request: Request, number: int) -> Outcome:
+        self.attempts += 1
+        return Outcome.OVERLOADED
+
+
+def run_requests(top: Layer, count: int) -> None:
+    for _ in range(count):
+        top.clock.advance(0.01)
+        top.send(Request())
+
+
+def config_of(*, throttle: str, budget_ratio: float = 0.1) -> ClientTaskConfig:
+    retry = RetryConfig(budget_ratio=budget_ratio)
+    if budget_ratio == 1.0:
+        # Two retries a request, for ever: no budget.
+        retry = RetryConfig(budget_ratio=1.0, initial_balance=1e6, max_balance=1e6)
+    return ClientTaskConfig(
+        policy=PolicyConfig(name="round_robin"), throttle=ThrottleConfig(name=throttle), retry=retry
+    )
+
+
+def test_without_a_budget_rejected_requests_are_tried_three_times() -> None:
+    clock = ManualClock()
+    config = config_of(throttle="off", budget_ratio=1.0)
+    bottom = AlwaysOverloaded(None, config, clock)
+    run_requests(Layer(bottom, config, clock), 10_000)
+
+    assert bottom.attempts == 30_000
+
+
+def test_with_the_budget_retries_add_a_tenth() -> None:
+    clock = ManualClock()
+    config = config_of(throttle="off")
+    bottom = AlwaysOverloaded(None, config, clock)
+    run_requests(Layer(bottom, config, clock), 10_000)
+
+    # 3 at the start, and 0.1 a request: the last of them exactly affordable.
+    assert bottom.attempts == 10_000 + 3 + 1_000
+    assert bottom.attempts / 10_000 <= 1.11
+
+
+def test_backends_that_reject_all_soon_say_not_to_retry() -> None:
+    clock = ManualClock()
+    config = config_of(throttle="off")
+    bottom = Layer(None, config, clock)
+    bottom.is_refusing = True
+    run_requests(Layer(bottom, config, clock), 10_000)
+
+    # Retries stop where they are 5 % of arrivals, 1/19 of first attempts; so over any 1,000 first
+    # attempts there are 52 at most, plus those before the 100th arrival: 3 + 10.
+    assert bottom.attempts <= 10_000 * (1 + 1 / 19) + 13
+
+
+def test_throttled_clients_send_much_less_than_they_are_asked() -> None:
+    clock = ManualClock()
+    config = config_of(throttle="responsive")
+    bottom = AlwaysOverloaded(None, config, clock)
+    run_requests(Layer(bottom, config, clock), 10_000)
+
+    # At 100 requests a second for 100 s: 10,000 · 0.001 = 10 by chance, 100 / 2 = 50 sent anyway,
+    # and until q is there ln(1000) / 0.227 = 30 rejections; with retries about 100.  Twice that.
+    assert bottom.attempts < 200
+
+
+@pytest.mark.parametrize(
+    ("lets_overload_through", "most"),
+    [
+        # 1.1 · 1.1 · 1.1 = 1.331, and 3 retries to begin with at each layer
+        pytest.param(True, 1.34, id="every layer retries"),
+        pytest.param(False, 1.11, id="only the layer right above does"),
+    ],
+)
+def test_retries_do_not_multiply_over_three_layers(
+    lets_overload_through: bool, most: float
+) -> None:
+    clock = ManualClock()
+    config = config_of(throttle="off")
+    bottom = AlwaysOverloaded(None, config, clock)
+    third = Layer(bottom, config, clock)
+    second = Layer(third, config, clock)
+    first = Layer(second, config, clock)
+    for layer in (second, third):
+        layer.lets_overload_through = lets_overload_through
+
+    run_requests(first, 10_000)
+
+    assert bottom.attempts / 10_000 <= most  # and so below the 1.4 that is asked for
+    if not lets_overload_through:
+        assert (second.attempts, third.attempts) == (10_000, 10_000)
