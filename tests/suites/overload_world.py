@@ -7,7 +7,6 @@ else, because that is what reading requests off a socket does to a server.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -23,7 +22,7 @@ from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.criticality import Criticality
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.request import Next, Outcome, Reason, Rejection, Request
-from evenly.testing import ManualClock
+from tests.suites.events import Events
 
 ROUND_TRIP_SECONDS = 0.002
 REJECTION_COST_RATIO = 0.1
@@ -38,27 +37,6 @@ OUTCOME_OF = {
 }
 
 Answer = Callable[[Outcome], None]
-
-
-class Events:
-    """Call what is due, in order of time."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
-
-    def after(self, seconds: float, event: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (self.clock() + seconds, self._count, event))
-
-    def run(self, seconds: float) -> None:
-        end = self.clock() + seconds
-        while self._heap and self._heap[0][0] <= end:
-            at, _, event = heapq.heappop(self._heap)
-            self.clock.advance(max(0.0, at - self.clock()))
-            event()
-        self.clock.advance(max(0.0, end - self.clock()))
 
 
 class Server:

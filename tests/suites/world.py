@@ -6,7 +6,6 @@ worth in numbers is the simulator's business.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -21,7 +20,7 @@ from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Rejection, Request
 from evenly.core.window import DecayingCount
-from evenly.testing import ManualClock
+from tests.suites.events import Events
 
 ROUND_TRIP_SECONDS = 0.002
 RATE_SECONDS = 1.0
@@ -83,11 +82,11 @@ class FakeBackend:
         )
 
 
-class World:
+class World(Events):
     """Run client tasks against backends on one manual clock, by one seed."""
 
     def __init__(self, *, policy: str, seed: int = 1, subset_size: int = 20) -> None:
-        self.clock = ManualClock()
+        super().__init__()
         self.rng = random.Random(f"{seed}/world")
         self.policy = policy
         self.seed = seed
@@ -101,21 +100,7 @@ class World:
         self.waited_seconds = 0.0
         self.outcomes: Counter[Outcome] = Counter()
         self.rejections: list[Rejection] = []
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._event_count = 0
         self._interval_seconds = 1.0
-
-    def after(self, seconds: float, event: Callable[[], None]) -> None:
-        self._event_count += 1
-        heapq.heappush(self._events, (self.clock() + seconds, self._event_count, event))
-
-    def run(self, seconds: float) -> None:
-        end = self.clock() + seconds
-        while self._events and self._events[0][0] <= end:
-            at, _, event = heapq.heappop(self._events)
-            self.clock.advance(max(0.0, at - self.clock()))
-            event()
-        self.clock.advance(max(0.0, end - self.clock()))
 
     # Backends
 

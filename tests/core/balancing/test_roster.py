@@ -7,17 +7,7 @@ import pytest
 from evenly.core.balancing.backend import Backend, BackendView
 from evenly.core.balancing.health import Health, HealthConfig
 from evenly.core.balancing.roster import Roster
-
-
-class Draws(random.Random):
-    """Give these numbers in turn."""
-
-    def __init__(self, *numbers: float) -> None:
-        super().__init__(0)
-        self._numbers = list(numbers)
-
-    def random(self) -> float:
-        return self._numbers.pop(0)
+from tests.core.balancing.views import Draws
 
 
 def new_views(names: str) -> list[BackendView]:

@@ -4,8 +4,6 @@ import random
 
 import pytest
 
-from evenly.core.balancing.backend import Backend, BackendView
-from evenly.core.balancing.health import Health, HealthConfig
 from evenly.core.balancing.policies.catalogue import POLICIES, PolicyConfig, make_policy
 from evenly.core.balancing.policies.least_loaded import LeastLoaded
 from evenly.core.balancing.policies.policy import Policy
@@ -18,13 +16,7 @@ from evenly.core.balancing.policies.weighted_least_loaded import WeightedLeastLo
 from evenly.core.balancing.policies.weighted_round_robin import WeightedRoundRobin
 from evenly.core.balancing.weights import WeightConfig
 from evenly.errors import ConfigError
-
-START = 1_000.0
-
-
-def new_view(name: str) -> BackendView:
-    health = Health(HealthConfig(), now=START, rng=random.Random(0))
-    return BackendView(Backend(name), health, error_decay_seconds=5.0, now=START)
+from tests.core.balancing.views import START, new_view
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,8 @@
 from __future__ import annotations
 
-import random
-
-from evenly.core.balancing.backend import Backend, BackendView
-from evenly.core.balancing.health import Health, HealthConfig
+from evenly.core.balancing.backend import BackendView
 from evenly.core.balancing.policies.least_loaded import LeastLoaded
-
-START = 1_000.0
-
-
-def new_view(name: str) -> BackendView:
-    health = Health(HealthConfig(), now=START, rng=random.Random(0))
-    return BackendView(Backend(name), health, error_decay_seconds=5.0, now=START)
+from tests.core.balancing.views import START, new_view
 
 
 def policy_of(loads: dict[str, int]) -> tuple[LeastLoaded, dict[str, BackendView]]:

@@ -1,30 +1,10 @@
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from evenly.core.balancing.backend import Backend, BackendView
-from evenly.core.balancing.health import Health, HealthConfig
+from evenly.core.balancing.backend import BackendView
 from evenly.core.balancing.policies.power_of_two import PowerOfTwo
-
-START = 1_000.0
-
-
-class Draws(random.Random):
-    """Give these numbers in turn."""
-
-    def __init__(self, *numbers: float) -> None:
-        super().__init__(0)
-        self._numbers = list(numbers)
-
-    def random(self) -> float:
-        return self._numbers.pop(0)
-
-
-def new_view(name: str) -> BackendView:
-    health = Health(HealthConfig(), now=START, rng=random.Random(0))
-    return BackendView(Backend(name), health, error_decay_seconds=5.0, now=START)
+from tests.core.balancing.views import START, Draws, new_view
 
 
 def policy_of(loads: list[int], *numbers: float) -> tuple[PowerOfTwo, list[BackendView]]:

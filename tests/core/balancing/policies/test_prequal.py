@@ -5,13 +5,12 @@ import random
 
 import pytest
 
-from evenly.core.balancing.backend import Backend, BackendView
-from evenly.core.balancing.health import Health, HealthConfig
+from evenly.core.balancing.backend import BackendView
 from evenly.core.balancing.policies.prequal import Prequal, PrequalConfig
 from evenly.core.report import LoadReport
 from evenly.errors import ConfigError
+from tests.core.balancing.views import START, new_view
 
-START = 1_000.0
 # With 8 backends and 4 places, (1 + 1) / ((1 − 4/8) · 2 − 0) = 2 uses a probe, nothing to round.
 SMALL = PrequalConfig(pool_size=4, probes_per_request=2, removals_per_request=0)
 
@@ -25,11 +24,6 @@ class SameDraw(random.Random):
 
     def random(self) -> float:
         return self._number
-
-
-def new_view(name: str) -> BackendView:
-    health = Health(HealthConfig(), now=START, rng=random.Random(0))
-    return BackendView(Backend(name), health, error_decay_seconds=5.0, now=START)
 
 
 def policy_of(

@@ -11,21 +11,11 @@ from evenly.core.balancing.policies.probing import Probing, ProbingConfig
 from evenly.core.balancing.weights import WeightConfig
 from evenly.core.report import LoadReport
 from evenly.errors import ConfigError
+from tests.core.balancing.views import Draws
 
 START = 1_000.0
 DEFAULT = ProbingConfig()
 LONG_AGO = START - 3_600.0
-
-
-class Draws(random.Random):
-    """Give these numbers in turn."""
-
-    def __init__(self, *numbers: float) -> None:
-        super().__init__(0)
-        self._numbers = list(numbers)
-
-    def random(self) -> float:
-        return self._numbers.pop(0)
 
 
 def new_view(name: str) -> BackendView:

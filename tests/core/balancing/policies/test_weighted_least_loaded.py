@@ -3,13 +3,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from evenly.core.balancing.backend import Backend, BackendView
-from evenly.core.balancing.health import Health, HealthConfig
+from evenly.core.balancing.backend import BackendView
 from evenly.core.balancing.policies.weighted_least_loaded import WeightedLeastLoaded
 from evenly.core.balancing.weights import WeightConfig
 from evenly.core.report import LoadReport
+from tests.core.balancing.views import START, new_view
 
-START = 1_000.0
 PLAIN = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0)
 
 
@@ -18,11 +17,6 @@ class EndOfRound(random.Random):
 
     def random(self) -> float:
         return 1.0
-
-
-def new_view(name: str) -> BackendView:
-    health = Health(HealthConfig(), now=START, rng=random.Random(0))
-    return BackendView(Backend(name), health, error_decay_seconds=5.0, now=START)
 
 
 def policy_of(shares: dict[str, float]) -> tuple[WeightedLeastLoaded, dict[str, BackendView]]:
