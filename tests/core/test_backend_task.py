@@ -954,3 +954,15 @@ def test_a_few_requests_are_no_overload_however_few_cores(
     assert isinstance(task.admit(Request(criticality=SHEDDABLE)), Rejection) is is_shed
     assert task.report().runnable == runnable  # Clients are told what is there.
     assert BackendTaskConfig().runnable_slack == 4.0
+
+
+def test_a_rejection_from_below_leaves_as_dont_retry() -> None:
+    clock = ManualClock()
+    task = new_task(BackendTaskConfig(quota=QUOTA), clock=clock)
+    admission = admitted(task)
+
+    assert task.pass_on(admission, 0.25) == Rejection(Reason.DONT_RETRY, retryable=False)
+    assert task.snapshot().active == 0
+    assert task.report().eps == 0.0  # It is no failure of this backend.
+    with pytest.raises(UsageError):
+        admission.finish(Outcome.OK)

@@ -315,6 +315,18 @@ def test_invented_customers_make_no_series(registry: CollectorRegistry) -> None:
     assert before < set(found.samples)
 
 
+def test_a_request_that_expired_before_it_was_sent_is_a_refusal(
+    registry: CollectorRegistry,
+) -> None:
+    clock = ManualClock()
+    task = new_client(PrometheusObserver(service="search", registry=registry), clock)
+    task.begin(Request(deadline_at=clock() - 1.0))
+
+    labels = {"service": "search", "criticality": "critical", "reason": "expired"}
+    assert registry.get_sample_value("evenly_client_refused_total", labels) == 1.0
+    assert registry.get_sample_value("evenly_observer_odd_total", {"service": "search"}) == 0.0
+
+
 @pytest.mark.parametrize(
     ("customers", "message"),
     [

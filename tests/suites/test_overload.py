@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from evenly.core.attempt import Attempt
-from evenly.core.backend_task import Admission, BackendTask, BackendTaskConfig
+from evenly.core.backend_task import BackendTask, BackendTaskConfig
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.balancing.policies.catalogue import PolicyConfig
@@ -178,7 +178,8 @@ class Layer:
         if isinstance(decision, Rejection):
             return OUTCOME_OF[decision.reason]
         outcome = self.send(request)
-        assert isinstance(decision, Admission)
+        if outcome is Outcome.OVERLOADED and not self.lets_overload_through:
+            return OUTCOME_OF[self._backend_task.pass_on(decision).reason]
         decision.finish(outcome)
         return outcome
 
@@ -191,8 +192,7 @@ class Layer:
             if answer.finish(outcome) is not Next.RETRY:
                 break
             answer = self._client_task.begin(request, answer)
-        # "A rejection from below that a handler lets through leaves as don't-retry" (DESIGN).
-        return Outcome.OVERLOADED if self.lets_overload_through else Outcome.DONT_RETRY
+        return Outcome.OVERLOADED
 
 
 class AlwaysOverloaded(Layer):

@@ -209,6 +209,15 @@ class BackendTask:
             now=now,
         )
 
+    def pass_on(self, admission: Admission, cpu_seconds: float = 0.0) -> Rejection:
+        """End a request whose handler let a rejection from below out; return what to answer.
+
+        That is "don't retry", whatever was said below: "requests should only be retried at the
+        layer immediately above the layer that is rejecting them" (book), or retries multiply.
+        """
+        admission.finish(Outcome.DONT_RETRY, cpu_seconds)
+        return self._reject(admission.request, _DONT_RETRY)
+
     def record_signal(self, name: str, value: float) -> None:
         """Learn a signal's value; `runnable` is a count of requests, for all cores together.
 

@@ -26,7 +26,7 @@ class Observer:
         """See an attempt end."""
 
     def request_refused(self, request: Request, reason: Reason) -> None:
-        """See a request refused in this process: throttled, or no backend for it."""
+        """See a request refused in this process: throttled, expired, or no backend for it."""
 
     def retry_refused(self, request: Request) -> None:
         """See a retry that was allowed, but for which the budget had nothing left."""

@@ -101,12 +101,13 @@ class Next(enum.Enum):
 class Reason(enum.Enum):
     """Name why a request was refused."""
 
+    # By either side:
+    EXPIRED = "the deadline has passed"
     # By a client task, before anything was sent:
     THROTTLED = "this client task throttles itself, because backends have been rejecting"
     NO_BACKEND = "no backend is healthy, a lame duck, or yet to be tried"
     AT_LIMIT = "every usable backend is at its limit of active requests"
     # By a backend, before the handler ran:
-    EXPIRED = "the deadline has passed"
     OUT_OF_QUOTA = "the customer is out of quota"
     OVERLOADED = "this backend is overloaded"
     DONT_RETRY = "overloaded, and so are other backends: do not retry"

@@ -58,12 +58,14 @@ _COUNT_MAX = 1_000_000
 # What a value of a wrong type or range can raise.  An observer must not.
 _ODD: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
-# Which side gives which reason; together they are all.
+# Which side gives which reason; EXPIRED is given by both.
 _REFUSALS: Final[dict[Reason, str]] = {
-    reason: reason.name.lower() for reason in (Reason.THROTTLED, Reason.NO_BACKEND, Reason.AT_LIMIT)
+    reason: reason.name.lower()
+    for reason in (Reason.THROTTLED, Reason.NO_BACKEND, Reason.AT_LIMIT, Reason.EXPIRED)
 }
 _REJECTIONS: Final[dict[Reason, str]] = {
-    reason: reason.name.lower() for reason in Reason if reason not in _REFUSALS
+    reason: reason.name.lower()
+    for reason in (Reason.EXPIRED, Reason.OUT_OF_QUOTA, Reason.OVERLOADED, Reason.DONT_RETRY)
 }
 _BUCKETS: Final = tuple(
     step * decade for decade in (0.001, 0.01, 0.1, 1.0, 10.0) for step in (1, 2, 5)
