@@ -61,17 +61,19 @@ async def serve_all(seed: int) -> tuple[dict[str, list[float]], float, float]:
 
 
 def test_three_interleaved_kinds_are_told_apart_and_the_cpu_is_accounted_for() -> None:
-    seed = 3
-    costs, attributed, used = asyncio.run(serve_all(seed))
+    errors: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    shares: list[float] = []
+    for seed in (1, 2, 3):
+        costs, attributed, used = asyncio.run(serve_all(seed))
+        assert sum(len(each) for each in costs.values()) >= 300
+        for kind, cpu_seconds in KINDS.items():
+            off = [abs(cost / cpu_seconds - 1.0) for cost in costs[kind]]
+            errors[kind].append(statistics.median(off))
+        shares.append(attributed / used)
+        print(f"seed {seed}: median errors {errors}, attributed {shares}")  # noqa: T201
 
-    errors = {
-        kind: statistics.median(abs(cost / KINDS[kind] - 1.0) for cost in costs[kind])
-        for kind in KINDS
-    }
-    print(f"seed {seed}: median errors {errors}, attributed {attributed / used:.3f}")  # noqa: T201
-    assert sum(len(each) for each in costs.values()) >= 300
-    assert max(errors.values()) <= 0.15
-    assert 0.90 <= attributed / used <= 1.0
+    assert max(statistics.median(each) for each in errors.values()) <= 0.15
+    assert 0.90 <= statistics.median(shares) <= 1.0
 
 
 def test_overhead() -> None:

@@ -585,3 +585,13 @@ def test_a_request_that_found_no_backend_says_nothing_to_the_throttle() -> None:
     assert service.task.begin(Request()) == NO_BACKEND
 
     assert (service.throttled, service.balance) == (0.0, 3.0)
+
+
+def test_a_retry_is_of_the_same_request() -> None:
+    service = Service()
+    first = service.begin(Request(criticality=Criticality.SHEDDABLE))
+    first.finish(Outcome.OVERLOADED)
+
+    with pytest.raises(UsageError, match="another request than that of <Attempt 1"):
+        service.task.begin(Request(criticality=Criticality.CRITICAL_PLUS), first)
+    assert service.begin(Request(criticality=Criticality.SHEDDABLE), previous=first).number == 2

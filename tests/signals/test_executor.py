@@ -158,3 +158,25 @@ def test_the_real_thread_ticks_and_is_gone_after_stop() -> None:
 def test_a_wrong_interval_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"interval_seconds must be in \[0.001, 60\], not 0"):
         WakeUpDelay(rng=random.Random(1), interval_seconds=0)
+
+
+def test_a_ticker_whose_callback_raised_can_be_started_again() -> None:
+    ended = threading.Event()
+
+    def fail(_delay_seconds: float) -> None:
+        ended.set()
+        raise RuntimeError("a reader's mistake")
+
+    before = threading.excepthook
+    threading.excepthook = lambda _args: None  # The thread's own report is not the point here.
+    try:
+        ticker = WakeUpDelay(rng=random.Random(1), interval_seconds=0.001, on_sample=fail)
+        ticker.start()
+        assert ended.wait(10.0)
+        ticker._thread.join(10.0)  # type: ignore[union-attr]  # It was started above.
+        ended.clear()
+        ticker.start()
+        assert ended.wait(10.0)
+        ticker.stop()
+    finally:
+        threading.excepthook = before

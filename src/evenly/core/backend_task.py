@@ -191,7 +191,7 @@ class BackendTask:
         if self._quotas is not None:
             reservation = self._quotas.admit(request.customer, request.criticality, now)
             if reservation is None:
-                return self._reject(request, self._out_of_quota(request, now))
+                return self._reject(request, _out_of_quota(self._quotas, request, now))
         refused = self._utilization.rejection_probability(request.criticality, now)
         if refused > 0.0 and self._rng.random() < refused:
             if reservation is not None:
@@ -330,12 +330,6 @@ class BackendTask:
         self._observer.request_rejected(request, rejection.reason)
         return rejection
 
-    def _out_of_quota(self, request: Request, now: float) -> Rejection:
-        assert self._quotas is not None  # noqa: S101 -- for mypy: the caller has asked it
-        seconds = self._quotas.seconds_until(request.customer, request.criticality, now)
-        after = seconds if seconds < math.inf else None
-        return Rejection(Reason.OUT_OF_QUOTA, retryable=False, retry_after_seconds=after)
-
     def _finish(self, admission: Admission, outcome: Outcome, cpu_seconds: float) -> None:
         now = self._clock()
         self._active -= 1
@@ -375,3 +369,9 @@ class BackendTask:
             if changed >> criticality & 1:
                 is_admitted = bool(admits >> criticality & 1)
                 self._observer.admission_changed(criticality, is_admitted=is_admitted)
+
+
+def _out_of_quota(quotas: Quotas, request: Request, now: float) -> Rejection:
+    seconds = quotas.seconds_until(request.customer, request.criticality, now)
+    after = seconds if seconds < math.inf else None
+    return Rejection(Reason.OUT_OF_QUOTA, retryable=False, retry_after_seconds=after)

@@ -283,6 +283,8 @@ class ClientTask:
     def _retry(self, request: Request, previous: Attempt, now: float) -> Attempt | Rejection:
         if previous.next is not Next.RETRY:
             raise UsageError(f"begin(previous=...): nothing allows this retry: {previous!r}")
+        if request != previous.request:
+            raise UsageError(f"begin(previous=...): another request than that of {previous!r}")
         previous.next = Next.GIVE_UP  # It paid for one retry.
         answer = self._start(request, previous, now)
         if isinstance(answer, Rejection) and previous.outcome is not None:

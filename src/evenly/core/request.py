@@ -60,6 +60,12 @@ class Outcome(enum.Enum):
     is_answer: bool
     is_error: bool
     is_rejection: bool
+    is_accept: bool
+    """The backend took the request: what a throttle counts as an accept.  A customer refused for
+    quota counts too, because another customer's request would have been served."""
+    is_overload: bool
+    """What a throttle counts as a request without accept.  What is neither (cancelled, lost, not
+    sent) says nothing about overload."""
 
 
 # Plain attributes rather than properties: they are read once per request.
@@ -83,6 +89,8 @@ for _outcome in Outcome:
         Outcome.DONT_RETRY,
         Outcome.OUT_OF_QUOTA,
     )
+    _outcome.is_accept = _outcome in (Outcome.OK, Outcome.ERROR, Outcome.OUT_OF_QUOTA)
+    _outcome.is_overload = _outcome in (Outcome.OVERLOADED, Outcome.DONT_RETRY, Outcome.TIMEOUT)
 
 
 @final

@@ -139,7 +139,7 @@ class WakeUpDelay:
 
     def start(self) -> None:
         """Begin; while it runs, a second time does nothing."""
-        if self._thread is None:
+        if not self.is_running:
             self._stopping.clear()
             # A daemon, so that a forgotten `stop` does not keep the process alive.
             self._thread = threading.Thread(target=self._run, name="evenly-wake-up", daemon=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 from evenly.core import check
 from evenly.core.criticality import Criticality
@@ -18,13 +18,6 @@ from evenly.core.request import Outcome
 from evenly.core.window import SlidingCount
 
 __all__ = ["AdaptiveThrottle", "AdaptiveThrottleConfig"]
-
-_OK: Final = Outcome.OK
-_ERROR: Final = Outcome.ERROR
-_OVERLOADED: Final = Outcome.OVERLOADED
-_DONT_RETRY: Final = Outcome.DONT_RETRY
-_TIMEOUT: Final = Outcome.TIMEOUT
-_OUT_OF_QUOTA: Final = Outcome.OUT_OF_QUOTA
 
 
 @final
@@ -98,11 +91,11 @@ class AdaptiveThrottle(Throttle):
 
     def record(self, criticality: Criticality, customer: str, outcome: Outcome, now: float) -> None:
         """Count a request, and an accept if it was one."""
-        if outcome is _OK or outcome is _ERROR or outcome is _OUT_OF_QUOTA:
+        if outcome.is_accept:
             self._histories[criticality].record(now, 1.0)
-            if outcome is _OUT_OF_QUOTA or self._customers.throttles:
+            if outcome is Outcome.OUT_OF_QUOTA or self._customers.throttles:
                 self._customers.record(criticality, customer, outcome, now)
-        elif outcome is _OVERLOADED or outcome is _DONT_RETRY or outcome is _TIMEOUT:
+        elif outcome.is_overload:
             self._histories[criticality].record(now, 0.0)
 
     def is_normal(self, now: float) -> bool:

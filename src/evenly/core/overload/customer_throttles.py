@@ -22,9 +22,6 @@ __all__ = ["CustomerThrottles"]
 # Names of customers come from outside: invented ones must not fill the memory.
 MAX_CUSTOMERS: Final = 1000
 
-_OK: Final = Outcome.OK
-_OUT_OF_QUOTA: Final = Outcome.OUT_OF_QUOTA
-
 
 @final
 class CustomerThrottles:
@@ -58,7 +55,7 @@ class CustomerThrottles:
         """Learn that a request of this customer was accepted, or OUT_OF_QUOTA."""
         throttles = self.throttles
         throttle = throttles.get(customer)
-        if outcome is _OUT_OF_QUOTA:
+        if outcome is Outcome.OUT_OF_QUOTA:
             if throttle is None:
                 if len(throttles) >= MAX_CUSTOMERS:
                     throttles.popitem(last=False)
@@ -68,7 +65,7 @@ class CustomerThrottles:
         elif throttle is None:
             return
         else:
-            throttle.record(criticality, customer, _OK, now)
+            throttle.record(criticality, customer, Outcome.OK, now)
             if throttle.is_normal(now):
                 del throttles[customer]
                 return

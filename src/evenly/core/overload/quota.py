@@ -49,7 +49,7 @@ class CustomerSnapshot:
 
 
 @final
-class _Gate:
+class _Bucket:
     """One bucket.  Not a `TokenBucket`, which takes nothing back."""
 
     __slots__ = ("at", "capacity", "floors", "level", "limit", "rate")
@@ -83,8 +83,8 @@ class _Account:
     __slots__ = (
         "active",
         "asked",
+        "buckets",
         "expected",
-        "gates",
         "least_expected",
         "main",
         "noted_until",
@@ -97,15 +97,15 @@ class _Account:
     )
 
     def __init__(self, customer: str, limit: float, config: QuotaConfig) -> None:
-        self.main = _Gate(limit, config)
+        self.main = _Bucket(limit, config)
         further = {
-            criticality: _Gate(most, config)
+            criticality: _Bucket(most, config)
             for criticality, most in config.criticality_limits.get(customer, {}).items()
         }
-        # A request passes its own gate and those of all higher criticalities: so whatever shuts out
-        # a criticality shuts out all lower ones.
-        self.gates = [
-            (*(gate for highest, gate in further.items() if highest >= criticality), self.main)
+        # A request passes its own bucket and those of all higher criticalities: so whatever shuts
+        # out a criticality shuts out all lower ones.
+        self.buckets = [
+            (*(bucket for highest, bucket in further.items() if highest >= criticality), self.main)
             for criticality in Criticality
         ]
         self.expected = config.first_cost_seconds
@@ -126,11 +126,13 @@ class _Account:
         self.to_note = 0.0
         self.noted_until = now + self.window_seconds / _BUCKETS
 
-    def settle(self, gates: tuple[_Gate, ...], reserved: float, cost: float, now: float) -> None:
-        for gate in gates:
-            gate.refill(now)
-            level = gate.level + reserved - cost
-            gate.level = level if level < gate.capacity else gate.capacity
+    def settle(
+        self, buckets: tuple[_Bucket, ...], reserved: float, cost: float, now: float
+    ) -> None:
+        for bucket in buckets:
+            bucket.refill(now)
+            level = bucket.level + reserved - cost
+            bucket.level = level if level < bucket.capacity else bucket.capacity
         self.active -= 1
         # Nothing is reserved for nobody: what rounding leaves over the sums ends here.
         self.reserved = self.reserved - reserved if self.active else 0.0
@@ -140,11 +142,11 @@ class _Account:
 class Reservation:
     """Hold what is set aside for one admitted request, until it is settled: exactly once."""
 
-    __slots__ = ("_account", "_gates", "amount")
+    __slots__ = ("_account", "_buckets", "amount")
 
-    def __init__(self, account: _Account, gates: tuple[_Gate, ...], amount: float) -> None:
+    def __init__(self, account: _Account, buckets: tuple[_Bucket, ...], amount: float) -> None:
         self._account: _Account | None = account
-        self._gates = gates
+        self._buckets = buckets
         self.amount = amount
 
     def finish(self, cost_seconds: float, now: float, *, is_typical: bool = True) -> None:
@@ -167,7 +169,7 @@ class Reservation:
             expected = account.expected + weight * (cost_seconds - account.expected)
             # However cheap the last ones were: reserving nothing would let any number in at once.
             account.expected = max(expected, account.least_expected)
-        account.settle(self._gates, self.amount, cost_seconds, now)
+        account.settle(self._buckets, self.amount, cost_seconds, now)
 
     def cancel(self, now: float) -> None:
         """Give it back: the request was refused elsewhere and never ran.
@@ -178,7 +180,7 @@ class Reservation:
         if account is None:
             raise UsageError("a reservation was settled twice")
         self._account = None
-        account.settle(self._gates, self.amount, 0.0, now)
+        account.settle(self._buckets, self.amount, 0.0, now)
 
 
 @final
@@ -202,17 +204,17 @@ class Quotas:
         if now >= account.noted_until:
             account.note(now)
             self._began_at = min(now, self._began_at)
-        gates = account.gates[criticality]
-        for gate in gates:
-            gate.refill(now)
-            if gate.level <= gate.floors[criticality]:
+        buckets = account.buckets[criticality]
+        for bucket in buckets:
+            bucket.refill(now)
+            if bucket.level <= bucket.floors[criticality]:
                 account.refused += 1
                 return None
-        for gate in gates:
-            gate.level -= expected
+        for bucket in buckets:
+            bucket.level -= expected
         account.reserved += expected
         account.active += 1
-        return Reservation(account, gates, expected)
+        return Reservation(account, buckets, expected)
 
     def seconds_until(self, customer: str, criticality: Criticality, now: float) -> float:
         """Return when a request could be admitted if nobody else asks: for Retry-After.
@@ -221,12 +223,12 @@ class Quotas:
         """
         account = self._accounts.get(customer, self._default)
         wait = 0.0
-        for gate in account.gates[criticality]:
-            gate.refill(now)
-            missing = gate.floors[criticality] - gate.level
+        for bucket in account.buckets[criticality]:
+            bucket.refill(now)
+            missing = bucket.floors[criticality] - bucket.level
             if missing >= 0.0:
                 # At least a step of the clock, because exactly the floor is not enough.
-                seconds = missing / gate.rate if gate.rate > 0.0 else math.inf
+                seconds = missing / bucket.rate if bucket.rate > 0.0 else math.inf
                 wait = max(wait, seconds, math.ulp(now))
         return wait
 
@@ -249,8 +251,8 @@ class Quotas:
             # What arrives over a network may not grant more than the configuration does.  A further
             # limit shrinks with the customer's.
             part = min(1.0, limit / whole) if whole > 0.0 else 0.0
-            for gate in account.gates[Criticality.SHEDDABLE]:
-                gate.update(part * gate.limit, self._config, now)
+            for bucket in account.buckets[Criticality.SHEDDABLE]:
+                bucket.update(part * bucket.limit, self._config, now)
 
     def snapshot(self, now: float) -> dict[str, CustomerSnapshot]:
         """Return every account by its customer's name."""

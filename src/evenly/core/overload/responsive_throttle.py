@@ -26,13 +26,6 @@ __all__ = ["ResponsiveThrottle", "ResponsiveThrottleConfig"]
 
 _ALL: Final = (1 << len(Criticality)) - 1
 
-_OK: Final = Outcome.OK
-_ERROR: Final = Outcome.ERROR
-_OVERLOADED: Final = Outcome.OVERLOADED
-_DONT_RETRY: Final = Outcome.DONT_RETRY
-_TIMEOUT: Final = Outcome.TIMEOUT
-_OUT_OF_QUOTA: Final = Outcome.OUT_OF_QUOTA
-
 
 _CUSTOMER_MIN_PROBABILITY = 0.2
 
@@ -129,14 +122,14 @@ class ResponsiveThrottle(Throttle):
 
     def record(self, criticality: Criticality, customer: str, outcome: Outcome, now: float) -> None:
         """Raise or lower the send probability of this criticality."""
-        if outcome is _OK or outcome is _ERROR or outcome is _OUT_OF_QUOTA:
+        if outcome.is_accept:
             gate = self._gates[criticality]
             gate.send.accept(now)
             if gate.is_refused and now - self._reported_at > self._ask_after_seconds:
                 gate.is_refused = False
-            if outcome is _OUT_OF_QUOTA or self._customers.throttles:
+            if outcome is Outcome.OUT_OF_QUOTA or self._customers.throttles:
                 self._customers.record(criticality, customer, outcome, now)
-        elif outcome is _OVERLOADED or outcome is _DONT_RETRY or outcome is _TIMEOUT:
+        elif outcome.is_overload:
             self._reject(self._gates[criticality], now)
 
     def record_report(self, admits: int, now: float) -> None:
