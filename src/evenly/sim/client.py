@@ -1,0 +1,311 @@
+"""One client task in the simulated world: the transport around an unchanged `ClientTask`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, final
+
+from evenly.core.attempt import Ask, Attempt
+from evenly.core.balancing.backend import Backend
+from evenly.core.balancing.health import State
+from evenly.core.balancing.membership import ConnectionEvent
+from evenly.core.client_task import ClientTask
+from evenly.core.report import LoadReport
+from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.sim.costs import cost_drawer
+from evenly.sim.job import Call, Job
+from evenly.sim.machine import Machine
+from evenly.sim.probe import Probe, Wait
+
+if TYPE_CHECKING:
+    from evenly.sim.fleet import Fleet
+
+__all__ = ["Client"]
+
+# How long a client task waits for a connection that nobody refuses or accepts.
+_CONNECT_SECONDS = 1.0
+
+
+@final
+class Client:
+    """Send one process's requests to one service."""
+
+    def __init__(self, fleet: Fleet, index: int, name: str, *, policy: str) -> None:
+        stage = fleet.stage
+        self.name = name
+        self.index = index
+        self.fleet = fleet
+        self.is_retired = False
+        self._events = stage.events
+        self._network = stage.network
+        self._recorder = stage.recorder
+        self._checkers = stage.checkers
+        self._rng = stage.rng(name)
+        self._random = self._rng.random
+        self._jitter_ratio = stage.scenario.network.jitter_ratio
+        self._delay_seconds = fleet.delay_seconds(index)
+        self._draw_cost = cost_drawer(fleet.config.cost, stage.rng(f"{name}/costs"))
+        config = stage.scenario.client_task
+        self.task = ClientTask(
+            replace(
+                config,
+                policy=replace(config.policy, name=policy),
+                membership=replace(config.membership, client_index=index),
+            ),
+            clock=stage.events.clock,
+            rng=stage.rng(f"{name}/task"),
+        )
+        self._open: dict[str, bool] = {}  # By address: True for open, False for connecting.
+        self._parked: dict[str, list[Job]] = {}
+        self._calls: deque[Call] = deque()
+        self._sweep_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Client {self.name}>"
+
+    def start(self) -> None:
+        """Learn the backends, connect, and begin to wake up."""
+        self.task.update(self.fleet.backends)
+        self._connect()
+        self._wake()
+
+    def retire(self) -> None:
+        """Send nothing more: what is under way ends as it will."""
+        self.is_retired = True
+
+    # The call site.
+
+    def issue(self, request: Request, on_end: Callable[[Call, Outcome | Reason], None]) -> None:
+        """Send a request, and call `on_end` exactly once when it is over."""
+        now = self._events.now
+        second = self._recorder.second
+        call = Call(self, request, self._draw_cost(), on_end, begun_at=now, second=second)
+        self._checkers.begun()
+        if request.deadline_at is not None:
+            self._watch(call, request.deadline_at)
+        answer = self.task.begin(request)
+        self._probe(self.task.take_probes())
+        if isinstance(answer, Ask):
+            wait = Wait(self._events, call, answer, self._go_on)
+            for backend in answer.backends:
+                self._send_probe(backend, wait)
+        else:
+            self._go_on(call, answer)
+
+    def _go_on(self, call: Call, answer: Attempt | Ask | Rejection) -> None:
+        if isinstance(answer, Attempt):
+            self._send(call, answer)
+        elif isinstance(answer, Rejection):
+            if answer.reason is Reason.THROTTLED:
+                self._recorder.second.throttled += 1
+            self._end(call, answer.reason)
+        else:
+            raise TypeError(f"a request may ask once: {answer!r}")
+
+    def _end(self, call: Call, end: Outcome | Reason) -> None:
+        self._checkers.ended(self._events.now, twice=call.is_over)
+        call.is_over = True
+        call.job = None
+        call.on_end(call, end)
+
+    # The network.
+
+    def delay(self) -> float:
+        """Return how long the next message takes, sent again if it is lost."""
+        seconds = self._delay_seconds * (1.0 + self._jitter_ratio * self._random())
+        loss_ratio = self._network.loss_ratio
+        if loss_ratio:
+            while self._random() < loss_ratio:
+                seconds += self._network.config.resend_seconds
+        return seconds
+
+    def _send(self, call: Call, attempt: Attempt) -> None:
+        address = attempt.view.backend.address
+        machine = self.fleet.machines_by_address[address]
+        now = self._events.now
+        self._checkers.sent(self.name, attempt.number, now)
+        if machine.lame_duck_since < now:
+            self._check_lame_duck(machine, attempt, now)
+        if self.fleet.is_lowest:
+            self._recorder.second.attempts += 1
+        job = call.job = Job(call, attempt, machine)
+        is_open = self._open.get(address)
+        if is_open:
+            self._events.after(self.delay(), job.reach)
+        elif is_open is None:
+            job.outcome = Outcome.NOT_SENT
+            self._events.after(0.0, job.come_back)
+        else:
+            self._parked.setdefault(address, []).append(job)
+
+    def came_back(self, job: Job) -> None:
+        """Receive a response, unless the call was given up meanwhile."""
+        call = job.call
+        if call.job is not job or job.outcome is None or job.attempt is None:
+            return
+        if job.outcome is not Outcome.NOT_SENT and not self._passes(job.machine):
+            return
+        task = self.task
+        if job.report is not None:
+            task.record_report(job.machine.backend, job.report)
+        outcome = job.outcome
+        if outcome.is_rejection:
+            self._recorder.second.rejected += 1
+        verdict = job.attempt.finish(outcome)
+        self._connect()
+        if verdict is Next.RETRY:
+            self._go_on(call, task.begin(call.request, job.attempt))
+        else:
+            self._end(call, outcome)
+
+    def heard(self, backend: Backend, report: LoadReport) -> None:
+        """Receive what a backend says unasked, if it gets through."""
+        if self._passes(self.fleet.machines_by_address[backend.address]):
+            self.task.record_report(backend, report)
+            self._connect()
+
+    def connected(self, machine: Machine, event: ConnectionEvent) -> None:
+        """Receive what became of a connection."""
+        address = machine.backend.address
+        if event is ConnectionEvent.OPENED:
+            if self._open.get(address) is not False or not self._passes(machine):
+                return  # It was given up, or the last message is lost.
+            self._open[address] = True
+            self._recorder.second.connections += 1
+        elif self._open.pop(address, None) is None:
+            return
+        self.task.record_connection(machine.backend, event)
+        for job in self._parked.pop(address, ()):
+            if event is ConnectionEvent.OPENED:
+                self._events.after(self.delay(), job.reach)
+            else:
+                job.outcome = Outcome.NOT_SENT
+                self.came_back(job)
+        self._connect()
+
+    def _passes(self, machine: Machine) -> bool:
+        network = self._network
+        return not network.is_cut or network.passes(self.index, machine.backend.address)
+
+    def _connect(self) -> None:
+        """Do what the task says about connections."""
+        connections = self.task.take_connections()
+        for backend in connections.close:
+            self._open.pop(backend.address, None)
+            self.fleet.machines_by_address[backend.address].disconnect(self)
+        for backend in connections.open:
+            if self.is_retired:
+                return
+            machine = self.fleet.machines_by_address[backend.address]
+            machine.disconnect(self)  # One that is silent is replaced.
+            self._open[backend.address] = False
+            if self._passes(machine):
+                self._events.after(self.delay(), partial(machine.connect, self))
+            self._events.after(_CONNECT_SECONDS, partial(self._give_up_connecting, machine))
+
+    def _give_up_connecting(self, machine: Machine) -> None:
+        if self._open.get(machine.backend.address) is False:
+            self.connected(machine, ConnectionEvent.REFUSED)
+
+    # Probes, health checks and other periodic work.
+
+    def _probe(self, backends: Iterable[Backend]) -> None:
+        for backend in backends:
+            self._send_probe(backend, None)
+
+    def _send_probe(self, backend: Backend, wait: Wait | None) -> None:
+        self._recorder.second.probes += 1
+        network = self._network
+        machine = self.fleet.machines_by_address[backend.address]
+        is_lost = network.loss_ratio and self._random() < network.loss_ratio
+        if not is_lost and self._passes(machine):
+            probe = Probe(self, machine, wait)
+            self._events.after(self.probe_delay(), probe.reach)
+
+    def probe_delay(self) -> float:
+        """Return how long a datagram takes, if it is not lost."""
+        return self._delay_seconds * (1.0 + self._jitter_ratio * self._random())
+
+    def answer_probe(self, probe: Probe) -> None:
+        """Let a backend's answer to a probe travel back."""
+        loss_ratio = self._network.loss_ratio
+        if not loss_ratio or self._random() >= loss_ratio:
+            self._events.after(self.probe_delay(), probe.come_back)
+
+    def probe_came_back(self, probe: Probe) -> None:
+        """Receive the answer to a probe."""
+        if probe.report is not None and self._passes(probe.machine):
+            self.task.record_report(probe.machine.backend, probe.report, is_probe=True)
+            self._connect()
+            if probe.wait is not None:
+                probe.wait.answered()
+
+    def _wake(self) -> None:
+        task = self.task
+        if self.is_retired:
+            return
+        task.wake()
+        self._connect()
+        self._probe(task.take_probes())
+        self._events.at(max(task.next_wake_at(), self._events.now + 0.001), self._wake)
+
+    # Deadlines.  They are in the order in which the calls began, or nearly so in a stack of
+    # services; hence one timer, for the first that is not over, is enough.
+
+    def _watch(self, call: Call, deadline_at: float) -> None:
+        calls = self._calls
+        while calls and calls[0].is_over:
+            calls.popleft()
+        calls.append(call)
+        if self._sweep_at is None:
+            self._sweep_at = deadline_at
+            self._events.at(deadline_at, self._sweep)
+
+    def _sweep(self) -> None:
+        now = self._events.now
+        calls = self._calls
+        self._sweep_at = None
+        while calls:
+            call = calls[0]
+            deadline_at = call.request.deadline_at
+            if not call.is_over and deadline_at is not None and deadline_at > now:
+                self._sweep_at = deadline_at
+                self._events.at(deadline_at, self._sweep)
+                return
+            calls.popleft()
+            if not call.is_over:
+                self._expire(call)
+
+    def _expire(self, call: Call) -> None:
+        job = call.job
+        call.job = None
+        if job is not None and job.attempt is not None:
+            job.attempt.finish(Outcome.TIMEOUT)
+        self._end(call, Outcome.TIMEOUT)
+
+    def _check_lame_duck(self, machine: Machine, attempt: Attempt, now: float) -> None:
+        """See whether the task sent to a lame duck that it must have heard of.
+
+        Two round trips after it said so, unless it has nobody else: "Last resort when no backend is
+        healthy: lame ducks" (DESIGN), and before a request is rejected at the limit.
+        """
+        since = machine.lame_duck_since
+        if now <= since + 4.0 * self._network.slowest_seconds(self._delay_seconds):
+            return
+        if self._network.is_cut or self._network.loss_ratio:
+            return  # It may not have heard.
+        tried = {view.backend.address for view in attempt.tried}
+        limit = self.fleet.stage.scenario.client_task.active_limit
+        others = [
+            backend
+            for backend in self.task.snapshot().backends
+            if backend.state is State.HEALTHY
+            and backend.in_subset
+            and backend.address not in tried
+            and backend.active < limit
+        ]
+        if others:
+            self._checkers.sent_to_lame_duck(self.name, machine.backend.address, since, now)
