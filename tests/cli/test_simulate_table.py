@@ -1,0 +1,156 @@
+"""How the rows of a simulation are shown: units, medians, widths, violations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from evenly.cli.simulate_table import Origin, show_rows
+from evenly.sim.result import Row
+
+PLAIN = Row(
+    policy="probing",
+    seed=1,
+    load=0.9,
+    requests=1000,
+    cpu_seconds_spent=0.25,
+    goodput_ratio=1.0,
+    errors_ratio=0.0,
+    p50_seconds=0.010,
+    p99_seconds=0.050,
+    p99_over_ideal=1.25,
+    cpu_p95_over_p5=1.5,
+    cpu_max_over_min=2.0,
+    wasted_ratio=0.1,
+    success_by_criticality={"CRITICAL": 1.0},
+    attempts_per_request=1.0,
+    probes_per_request=0.5,
+    recovery_seconds=None,
+    violations=(),
+)
+
+
+def shown(rows: Sequence[Row], width: int = 120) -> str:
+    file = StringIO()
+    origin = Origin(scenario="tiny", seed=1, commit="0123456789ab", command="evenly simulate tiny")
+    show_rows(Console(file=file, width=width), rows, title="Title", about="About", origin=origin)
+    return file.getvalue()
+
+
+def cells(text: str, label: str) -> list[str]:
+    """Return the figures of the last line that begins with the label."""
+    (*_, line) = (line for line in text.splitlines() if re.match(rf"{label} ", line))
+    return line.removeprefix(label).split()
+
+
+def test_figures_are_in_units_that_people_use() -> None:
+    text = shown(
+        [replace(PLAIN, errors_ratio=0.00001, goodput_ratio=0.99999, recovery_seconds=2.25)]
+    )
+
+    assert cells(text, "probing") == [
+        "10.00", "50.00", "1.25", "1.50", "2.00", "10.00%", ">99.99%", "<0.01%",
+        "1.000", "0.500", "2.2",
+    ]  # fmt: skip
+
+
+def test_figures_of_one_column_have_the_same_decimals() -> None:
+    text = shown(
+        [replace(PLAIN, policy="random", p99_seconds=12.3456), replace(PLAIN, p99_seconds=0.00123)]
+    )
+
+    assert cells(text, "random")[1] == "12345.6"
+    assert cells(text, "probing")[1] == "1.2"
+
+
+def test_what_could_not_be_measured_is_a_dash() -> None:
+    text = shown([replace(PLAIN, policy="random", p99_seconds=None, p99_over_ideal=None), PLAIN])
+
+    assert cells(text, "random")[:4] == ["10.00", "-", "-", "1.50"]
+
+
+def test_medians_are_of_each_figure_over_the_seeds() -> None:
+    text = shown(
+        [
+            replace(PLAIN, seed=1, p50_seconds=0.030, p99_seconds=0.040),
+            replace(PLAIN, seed=2, p50_seconds=0.010, p99_seconds=0.090),
+            replace(PLAIN, seed=3, p50_seconds=0.020, p99_seconds=0.050),
+        ]
+    )
+
+    assert "Medians of 3 seeds" in text
+    assert cells(text, "probing")[:2] == ["20.00", "50.00"]
+
+
+@pytest.mark.parametrize(
+    ("recoveries", "median"),
+    [
+        pytest.param([2.0, 4.0, None], "4.0", id="one never recovered"),
+        pytest.param([2.0, None, None], "-", id="most never recovered"),
+    ],
+)
+def test_a_seed_that_never_recovers_counts_as_the_worst(
+    recoveries: list[float | None], median: str
+) -> None:
+    text = shown(
+        [
+            replace(PLAIN, seed=seed, recovery_seconds=value)
+            for seed, value in enumerate(recoveries, start=1)
+        ]
+    )
+
+    assert cells(text, "probing")[-1] == median
+
+
+def test_a_criticality_that_some_seed_lacks_does_not_flatter() -> None:
+    def seen(*shares: float | None) -> str:
+        successes = [
+            {"CRITICAL": 1.0} | ({} if share is None else {"SHEDDABLE": share}) for share in shares
+        ]
+        text = shown(
+            [
+                replace(PLAIN, seed=seed, success_by_criticality=seen)
+                for seed, seen in enumerate(successes)
+            ],
+            width=200,
+        )
+        return cells(text, "probing")[9]
+
+    assert seen(0.5, 0.9, None) == "50.00%"
+    assert seen(0.5, None, None) == "-"
+
+
+def test_violations_are_shown_in_full_below_and_name_their_row() -> None:
+    long = "backend 3 served a request that [nobody] sent " * 4
+    text = shown(
+        [
+            replace(PLAIN, violations=(long.strip(), "an attempt finished twice")),
+            replace(PLAIN, policy="random"),
+        ]
+    )
+
+    assert "Violations in probing, load 0.9, seed 1:" in text
+    assert long.strip() in " ".join(text.split())
+    assert text.index("an attempt finished twice") > text.index("random")
+
+
+def test_a_terminal_that_is_too_narrow_gets_whole_figures() -> None:
+    text = shown([replace(PLAIN, policy="weighted_least_loaded")], width=10)
+
+    assert ["10.00%"] in [cells_of.split()[1:] for cells_of in text.splitlines()]
+
+
+def test_a_pipe_that_is_not_utf_8_gets_plain_characters() -> None:
+    class Ascii(StringIO):
+        encoding = "ascii"
+
+    file = Ascii()
+    origin = Origin(scenario="tiny", seed=1, commit="c", command="evenly simulate tiny")
+    show_rows(Console(file=file), [PLAIN], title="2 × load", about="—", origin=origin)
+
+    assert file.getvalue().isascii()
