@@ -1,7 +1,6 @@
 """What chapter 21 promises, shown by both façades against one another.
 
-Every run has one seed, which stands in the call and so in pytest's output; the worlds are in
-`overload_world.py`.
+Every story is told with one seed, which stands here and so replays exactly.
 """
 
 from __future__ import annotations
@@ -14,29 +13,56 @@ import pytest
 from evenly.core.attempt import Attempt
 from evenly.core.backend_task import BackendTask, BackendTaskConfig
 from evenly.core.balancing.backend import Backend
-from evenly.core.balancing.membership import ConnectionEvent
+from evenly.core.balancing.health import HealthConfig
+from evenly.core.balancing.membership import ConnectionEvent, MembershipConfig
 from evenly.core.balancing.policies.catalogue import PolicyConfig
 from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.criticality import Criticality
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.request import Next, Outcome, Rejection, Request
+from evenly.sim.job import OUTCOME_OF
+from evenly.sim.result import Result
+from evenly.sim.scenario import ClientsConfig, NetworkConfig, PhaseConfig, Scenario, WorkloadConfig
+from evenly.sim.service import CostConfig, ServiceConfig
+from evenly.sim.simulate import simulate
 from evenly.testing import ManualClock
-from tests.suites.overload_world import OUTCOME_OF, Measured, World
+from tests.suites.story import SEED, Story
 
-SEED = 1
 POLICIES = ("round_robin", "probing")
+MIX = {
+    Criticality.SHEDDABLE: 0.2,
+    Criticality.SHEDDABLE_PLUS: 0.3,
+    Criticality.CRITICAL: 0.4,
+    Criticality.CRITICAL_PLUS: 0.1,
+}
+# Refusing a request costs a tenth of serving it, which is the simulator's default.
+NETWORK = NetworkConfig(delay_seconds=0.001)
 
 
-def busy_world(policy: str, *, clients: int = 10, cores: int = 8) -> World:
-    return World(
-        seed=SEED,
-        clients=clients,
-        servers=4,
-        cores=cores,
-        service_seconds=0.005 * cores,
-        policy=policy,
+def busy(
+    *phases: tuple[float, float | None], policy: str, load: float, clients: int = 10, cores: int = 8
+) -> Result:
+    """Offer loads one after another, each for some seconds; `None` is `load`, and is measured."""
+    scenario = Scenario(
+        title="four backends",
+        settle_seconds=0.0,
+        phases=tuple(PhaseConfig(seconds=seconds, load=part) for seconds, part in phases),
+        workload=WorkloadConfig(criticalities=MIX),
+        clients=ClientsConfig(count=clients),
+        backends=ServiceConfig(count=4, cores=cores, cost=CostConfig(mean_seconds=0.005 * cores)),
+        network=NETWORK,
     )
+    result = simulate(scenario, policy=policy, load=load, seed=SEED)
+    assert result.row.violations == ()
+    return result
+
+
+def success_ratio(result: Result, begin: int, end: int) -> float:
+    """Return which part of the requests that began in these seconds succeeded."""
+    series = result.series
+    offered = sum(sum(counts[begin:end]) for counts in series.offered.values())
+    return sum(sum(counts[begin:end]) for counts in series.succeeded.values()) / offered
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -44,46 +70,32 @@ def busy_world(policy: str, *, clients: int = 10, cores: int = 8) -> World:
 def test_overload_costs_little_goodput_and_hits_the_lowest_criticality_first(
     policy: str, load: float
 ) -> None:
-    world = busy_world(policy)
-    world.offer(load)
-    world.run(5.0)  # The throttles find their balance.
-    steady = world.run(10.0)
+    # In the first 6 s the throttles find their balance.
+    row = busy((6.0, load), (10.0, None), policy=policy, load=load).row
 
-    assert steady.goodput_ratio >= 0.9, steady
-    ratios = [steady.tally.success_ratio(criticality) for criticality in Criticality]
+    assert row.goodput_ratio >= 0.9, row
+    ratios = [row.success_by_criticality[criticality.name] for criticality in Criticality]
     # 1,600 requests or more of each criticality: a ratio near 0 or 1 is good to 0.01 (4 sigma of
     # sqrt(0.01 · 0.99 / 1600) = 0.0025), and that is all by which equals may be out of order.
-    assert all(lower <= higher + 0.01 for lower, higher in pairwise(ratios)), steady
-    assert ratios[Criticality.SHEDDABLE] < ratios[Criticality.CRITICAL], steady
-    assert ratios[Criticality.CRITICAL_PLUS] >= 0.99, steady
+    assert all(lower <= higher + 0.01 for lower, higher in pairwise(ratios)), row
+    assert ratios[Criticality.SHEDDABLE] < ratios[Criticality.CRITICAL], row
+    assert ratios[Criticality.CRITICAL_PLUS] >= 0.99, row
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("load", [2.0, 5.0])
 def test_everything_passes_again_soon_after_the_load_has_fallen(policy: str, load: float) -> None:
-    world = busy_world(policy)
-    world.offer(load)
-    world.run(15.0)
+    result = busy((16.0, load), (10.0, 0.7), (5.0, None), policy=policy, load=0.7)
 
-    world.offer(0.7)
-    world.run(9.0)  # and one more second, in which nobody counts
-    after = world.run(5.0)
-
-    assert after.tally.success_ratio() >= 0.99, after
+    assert 1.0 - result.row.errors_ratio >= 0.99, result.row
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_backends_of_one_core_keep_their_goodput_and_recover_too(policy: str) -> None:
-    world = busy_world(policy, cores=1)
-    world.offer(2.0)
-    world.run(5.0)
-    steady = world.run(10.0)
-    world.offer(0.7)
-    world.run(9.0)
-    after = world.run(5.0)
+    result = busy((6.0, 2.0), (10.0, None), (15.0, 0.7), policy=policy, load=2.0, cores=1)
 
-    assert steady.goodput_ratio >= 0.9, steady
-    assert after.tally.success_ratio() >= 0.99, after
+    assert result.row.goodput_ratio >= 0.9, result.row
+    assert success_ratio(result, 26, 31) >= 0.99
 
 
 @pytest.mark.parametrize(
@@ -97,53 +109,62 @@ def test_backends_of_one_core_keep_their_goodput_and_recover_too(policy: str) ->
     ],
 )
 def test_few_and_many_client_tasks_keep_the_goodput_and_recover(policy: str, clients: int) -> None:
-    world = busy_world(policy, clients=clients)
-    world.offer(5.0)
-    world.run(9.0)
-    steady = world.run(5.0)
-    assert steady.goodput_ratio >= 0.9, steady
+    phases = ((10.0, 5.0), (5.0, None), (15.0, 0.7))
+    result = busy(*phases, policy=policy, load=5.0, clients=clients)
 
-    world.offer(0.7)
-    world.run(9.0)
-    after = world.run(5.0)
-
-    assert after.tally.success_ratio() >= 0.99, after
+    assert result.row.goodput_ratio >= 0.9, result.row
+    assert success_ratio(result, 25, 30) >= 0.99
 
 
-def sporadic_world(throttle: ThrottleConfig, *, has_health_checks: bool) -> Measured:
+# Nobody hears of a backend but by sending or asking.
+SELDOM = MembershipConfig(health=HealthConfig(check_seconds=1e6))
+
+
+def sporadic(throttle: ThrottleConfig, membership: MembershipConfig) -> Story:
     # 2,000 clients at 0.1 requests/s each are 200/s; two backends of 2 cores serve 20/s.
-    world = World(
-        seed=SEED,
-        clients=2_000,
-        servers=2,
-        cores=2,
-        service_seconds=0.2,
-        policy="round_robin",
-        throttle=throttle,
-        is_waking=has_health_checks,
+    scenario = Scenario(
+        title="sporadic clients",
+        seconds=60.0,
+        settle_seconds=30.0,
+        workload=WorkloadConfig(criticalities=MIX),
+        clients=ClientsConfig(count=2_000),
+        backends=ServiceConfig(count=2, cores=2, cost=CostConfig(mean_seconds=0.2)),
+        network=NETWORK,
+        client_task=ClientTaskConfig(throttle=throttle, membership=membership),
     )
-    world.offer(10.0)
-    world.run(30.0)
-    return world.run(30.0)
+    story = Story(scenario, policy="round_robin", load=10.0)
+    story.tell()
+    return story
+
+
+def reached_and_goodput(story: Story) -> tuple[float, float]:
+    """Return what arrives at the backends in the second half, and what succeeds, of capacity."""
+    capacity = 30.0 * 20.0
+    reached = sum(second.attempts for second in story.seconds(30, 60))
+    return reached / capacity, story.succeeded(30, 60) / capacity
 
 
 def test_sporadic_clients_bury_the_backends_if_nobody_asks() -> None:
-    blind = sporadic_world(ThrottleConfig(name="off"), has_health_checks=False)
+    reached, goodput = reached_and_goodput(sporadic(ThrottleConfig(name="off"), SELDOM))
 
     # All that is offered, and retries: refusing 10 × at a tenth of the cost is all that is done.
-    assert blind.reached_ratio >= 10.0, blind
-    assert blind.goodput_ratio <= 0.1, blind
+    assert reached >= 10.0
+    assert goodput <= 0.1
 
 
 # Health checks bring a report each second: a client that seldom sends must ask all the same.
-@pytest.mark.parametrize("has_health_checks", [False, True])
-def test_asking_keeps_the_load_near_capacity(has_health_checks: bool) -> None:
-    asking = sporadic_world(ThrottleConfig(), has_health_checks=has_health_checks)
+@pytest.mark.parametrize(
+    "membership",
+    [pytest.param(SELDOM, id="no checks"), pytest.param(MembershipConfig(), id="health checks")],
+)
+def test_asking_keeps_the_load_near_capacity(membership: MembershipConfig) -> None:
+    story = sporadic(ThrottleConfig(), membership)
+    reached, goodput = reached_and_goodput(story)
 
     # What is refused, a tenth as dear, must leave most of the capacity: at 1.5 × it takes 5 %.
-    assert asking.reached_ratio <= 1.5, asking
-    assert asking.goodput_ratio >= 0.85, asking
-    assert asking.tally.asks <= asking.tally.offered.total()  # Two probes each, at most once.
+    assert reached <= 1.5
+    assert goodput >= 0.85
+    assert len(story.seen.asks) <= story.offered(0, 60)  # Two probes each, at most once.
 
 
 # Retries: no CPU and no time is needed to count attempts.

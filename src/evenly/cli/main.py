@@ -13,6 +13,7 @@ except ImportError as error:
         'the evenly command needs typer and rich: pip install "evenly[cli]"', name=error.name
     ) from error
 
+from evenly.cli.figures import figures
 from evenly.cli.simulate import simulate
 from evenly.cli.subset import subset
 
@@ -28,6 +29,7 @@ app = typer.Typer(
     # Plain help and errors: the framed ones call every flag a <bool>, and break addresses in two.
     rich_markup_mode=None,
 )
+app.command("figures")(figures)
 app.command("simulate")(simulate)
 app.command("subset")(subset)
 

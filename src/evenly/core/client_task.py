@@ -167,7 +167,8 @@ class ClientTask:
         before = health.state
         health.heard()
         is_current = health.said(report.boot, report.sequence, lame_duck=report.lame_duck)
-        if health.state is not before:
+        is_news = health.state is not before
+        if is_news:
             self._membership.moved(view, now)
         if not is_current:
             return
@@ -177,7 +178,10 @@ class ClientTask:
         view.report = report
         view.reported_at = now
         self._throttle.record_report(report.admits, now)
-        self._policy.record_report(view, report, now, is_probe=is_probe)
+        # That a backend is healthy again is told to everyone at once; were its empty queue a fact
+        # to go by, everyone's next request would meet there.
+        if not is_news:
+            self._policy.record_report(view, report, now, is_probe=is_probe)
 
     def record_serving(self, backend: Backend, *, serving: bool) -> None:
         """Learn what `grpc.health.v1` Watch, or a readiness check, says of a backend."""
@@ -267,7 +271,12 @@ class ClientTask:
         return Ask(resume, request, views, wait_seconds=wait_seconds, now=now)
 
     def _resume(self, ask: Ask) -> Attempt | Rejection:
-        return self._start(ask.request, None, self._clock())
+        now = self._clock()
+        # The policy asked how busy they are, and heard whether they would refuse: for a client task
+        # that seldom sends, that may be the first it hears of an overload.
+        if self._throttle.asks and self._throttle.should_ask(ask.request.criticality, now):
+            return self._resume_throttled(ask)
+        return self._start(ask.request, None, now)
 
     def _resume_throttled(self, ask: Ask) -> Attempt | Rejection:
         now = self._clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, final
 
 from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend
-from evenly.core.balancing.health import State
 from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.client_task import ClientTask
 from evenly.core.report import LoadReport
 from evenly.core.request import Next, Outcome, Reason, Rejection, Request
 from evenly.sim.costs import cost_drawer
 from evenly.sim.job import Call, Job
+from evenly.sim.lame_ducks import LameDucks
 from evenly.sim.machine import Machine
 from evenly.sim.probe import Probe, Wait
 
@@ -57,11 +58,15 @@ class Client:
             ),
             clock=stage.events.clock,
             rng=stage.rng(f"{name}/task"),
+            observer=stage.observer,
         )
         self._open: dict[str, bool] = {}  # By address: True for open, False for connecting.
+        self._tries: dict[str, int] = {}  # How often it has connected to each.
         self._parked: dict[str, list[Job]] = {}
+        self._lame_ducks = LameDucks(self, stage, delay_seconds=self._delay_seconds)
         self._calls: deque[Call] = deque()
         self._sweep_at: float | None = None
+        self._wake_at = -math.inf
 
     def __repr__(self) -> str:
         return f"<Client {self.name}>"
@@ -126,9 +131,10 @@ class Client:
         address = attempt.view.backend.address
         machine = self.fleet.machines_by_address[address]
         now = self._events.now
-        self._checkers.sent(self.name, attempt.number, now)
+        call.attempts += 1
+        self._checkers.sent(self.name, call.attempts, attempt.number, now)
         if machine.lame_duck_since < now:
-            self._check_lame_duck(machine, attempt, now)
+            self._lame_ducks.sent(machine, now)
         if self.fleet.is_lowest:
             self._recorder.second.attempts += 1
         job = call.job = Job(call, attempt, machine)
@@ -150,7 +156,7 @@ class Client:
             return
         task = self.task
         if job.report is not None:
-            task.record_report(job.machine.backend, job.report)
+            self._record(job.machine, job.report)
         outcome = job.outcome
         if outcome.is_rejection:
             self._recorder.second.rejected += 1
@@ -163,8 +169,9 @@ class Client:
 
     def heard(self, backend: Backend, report: LoadReport) -> None:
         """Receive what a backend says unasked, if it gets through."""
-        if self._passes(self.fleet.machines_by_address[backend.address]):
-            self.task.record_report(backend, report)
+        machine = self.fleet.machines_by_address[backend.address]
+        if self._passes(machine):
+            self._record(machine, report)
             self._connect()
 
     def connected(self, machine: Machine, event: ConnectionEvent) -> None:
@@ -175,16 +182,26 @@ class Client:
                 return  # It was given up, or the last message is lost.
             self._open[address] = True
             self._recorder.second.connections += 1
+        elif event is ConnectionEvent.LOST and not self._open.get(address):
+            return  # It was replaced or closed.
         elif self._open.pop(address, None) is None:
             return
         self.task.record_connection(machine.backend, event)
         for job in self._parked.pop(address, ()):
+            if job.call.job is not job:
+                continue  # It was given up.
             if event is ConnectionEvent.OPENED:
                 self._events.after(self.delay(), job.reach)
             else:
                 job.outcome = Outcome.NOT_SENT
                 self.came_back(job)
         self._connect()
+        self._schedule_wake()
+
+    def _record(self, machine: Machine, report: LoadReport, *, is_probe: bool = False) -> None:
+        if report.lame_duck:
+            self._lame_ducks.heard(machine, report)
+        self.task.record_report(machine.backend, report, is_probe=is_probe)
 
     def _passes(self, machine: Machine) -> bool:
         network = self._network
@@ -204,10 +221,13 @@ class Client:
             self._open[backend.address] = False
             if self._passes(machine):
                 self._events.after(self.delay(), partial(machine.connect, self))
-            self._events.after(_CONNECT_SECONDS, partial(self._give_up_connecting, machine))
+            tries = self._tries[backend.address] = self._tries.get(backend.address, 0) + 1
+            give_up = partial(self._give_up_connecting, machine, tries)
+            self._events.after(_CONNECT_SECONDS, give_up)
 
-    def _give_up_connecting(self, machine: Machine) -> None:
-        if self._open.get(machine.backend.address) is False:
+    def _give_up_connecting(self, machine: Machine, tries: int) -> None:
+        address = machine.backend.address
+        if self._open.get(address) is False and self._tries[address] == tries:
             self.connected(machine, ConnectionEvent.REFUSED)
 
     # Probes, health checks and other periodic work.
@@ -238,19 +258,26 @@ class Client:
     def probe_came_back(self, probe: Probe) -> None:
         """Receive the answer to a probe."""
         if probe.report is not None and self._passes(probe.machine):
-            self.task.record_report(probe.machine.backend, probe.report, is_probe=True)
+            self._record(probe.machine, probe.report, is_probe=True)
             self._connect()
             if probe.wait is not None:
                 probe.wait.answered()
 
     def _wake(self) -> None:
         task = self.task
-        if self.is_retired:
-            return
+        if self.is_retired or self._events.now < self._wake_at:
+            return  # A later one is due, because an earlier one became so in between.
         task.wake()
         self._connect()
         self._probe(task.take_probes())
-        self._events.at(max(task.next_wake_at(), self._events.now + 0.001), self._wake)
+        self._wake_at = math.inf
+        self._schedule_wake()
+
+    def _schedule_wake(self) -> None:
+        at = max(self.task.next_wake_at(), self._events.now + 0.001)
+        if at < self._wake_at:
+            self._wake_at = at
+            self._events.at(at, self._wake)
 
     # Deadlines.  They are in the order in which the calls began, or nearly so in a stack of
     # services; hence one timer, for the first that is not over, is enough.
@@ -285,27 +312,3 @@ class Client:
         if job is not None and job.attempt is not None:
             job.attempt.finish(Outcome.TIMEOUT)
         self._end(call, Outcome.TIMEOUT)
-
-    def _check_lame_duck(self, machine: Machine, attempt: Attempt, now: float) -> None:
-        """See whether the task sent to a lame duck that it must have heard of.
-
-        Two round trips after it said so, unless it has nobody else: "Last resort when no backend is
-        healthy: lame ducks" (DESIGN), and before a request is rejected at the limit.
-        """
-        since = machine.lame_duck_since
-        if now <= since + 4.0 * self._network.slowest_seconds(self._delay_seconds):
-            return
-        if self._network.is_cut or self._network.loss_ratio:
-            return  # It may not have heard.
-        tried = {view.backend.address for view in attempt.tried}
-        limit = self.fleet.stage.scenario.client_task.active_limit
-        others = [
-            backend
-            for backend in self.task.snapshot().backends
-            if backend.state is State.HEALTHY
-            and backend.in_subset
-            and backend.address not in tried
-            and backend.active < limit
-        ]
-        if others:
-            self._checkers.sent_to_lame_duck(self.name, machine.backend.address, since, now)

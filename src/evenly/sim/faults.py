@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from evenly.sim.machine import Machine
-from evenly.sim.scenario import FaultConfig
+from evenly.sim.scenario import FaultConfig, Scenario
 from evenly.sim.source import Mix
 from evenly.sim.stage import Stage
 
@@ -50,13 +50,19 @@ def _elsewhere(
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return what begins and what ends a fault of the network or of a customer."""
     if fault.kind == "partition":
-        clients = range(fault.clients or stage.scenario.clients.count)
+        clients = range(fault.clients or _callers(stage.scenario, fault))
         pairs = [(client, machine.backend.address) for client in clients for machine in machines]
         return partial(_cut, stage, pairs), partial(_mend, stage, pairs)
     if fault.kind == "loss":
-        usual = stage.scenario.network.loss_ratio
-        return partial(_set_loss, stage, fault.ratio), partial(_set_loss, stage, usual)
+        return partial(_lose, stage, fault.ratio), partial(_stop_losing, stage, fault.ratio)
     return partial(mix.surge, fault.customer, fault.ratio), partial(mix.surge, fault.customer, 1.0)
+
+
+def _callers(scenario: Scenario, fault: FaultConfig) -> int:
+    """Return how many call the fault's service: a lower one is called by the one above."""
+    names = [service.name for service in scenario.services]
+    place = names.index(fault.service or scenario.backends.name)
+    return scenario.services[place - 1].count if place else scenario.clients.count
 
 
 def _cut(stage: Stage, pairs: Sequence[tuple[int, str]]) -> None:
@@ -66,11 +72,15 @@ def _cut(stage: Stage, pairs: Sequence[tuple[int, str]]) -> None:
 
 def _mend(stage: Stage, pairs: Sequence[tuple[int, str]]) -> None:
     for client, address in pairs:
-        stage.network.mend(client, address)
+        stage.network.mend(client, address, stage.events.now)
 
 
-def _set_loss(stage: Stage, ratio: float) -> None:
-    stage.network.loss_ratio = ratio
+def _lose(stage: Stage, ratio: float) -> None:
+    stage.network.lose(ratio, stage.events.now)
+
+
+def _stop_losing(stage: Stage, ratio: float) -> None:
+    stage.network.stop_losing(ratio, stage.events.now)
 
 
 _Act = Callable[[Machine, FaultConfig], None]
@@ -82,8 +92,8 @@ _ON_MACHINES: Final[dict[str, tuple[_Act, _Act | None]]] = {
         lambda machine, _fault: machine.go_on(),
     ),
     "slow": (
-        lambda machine, fault: machine.set_speed_ratio("slow", fault.ratio),
-        lambda machine, _fault: machine.set_speed_ratio("slow", 1.0),
+        lambda machine, fault: machine.set_speed_ratio(fault, fault.ratio),
+        lambda machine, fault: machine.set_speed_ratio(fault, 1.0),
     ),
     "fast_fail": (
         lambda machine, _fault: machine.set_fast_fail(fails_fast=True),

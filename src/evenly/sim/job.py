@@ -51,6 +51,7 @@ class Call:
     """Be one request, from the call site's begin to its end."""
 
     __slots__ = (
+        "attempts",
         "begun_at",
         "caller",
         "cost_seconds",
@@ -77,6 +78,8 @@ class Call:
         self.on_end = on_end
         self.begun_at = begun_at
         self.second = second
+        self.attempts = 0
+        """How many were sent."""
         self.job: Job | None = None
         """The attempt under way."""
         self.is_over = False

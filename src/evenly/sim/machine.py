@@ -57,15 +57,19 @@ class Machine:
         self.watcher: Watcher | None = None
         self.lame_duck_since = math.inf
         """Since when it has been asking not to be sent to; `inf` while it does not."""
+        self.word = (0, 0)
+        """Which process speaks (its boot), and the sequence of what it last said of its state."""
         self.unhealthy_at = 0.0
         """When it was last anything but healthy."""
+        self.answers_probes = True
+        """Whether datagrams reach it; a firewall may be in the way."""
         self._make_below = make_below
         self._rng = stage.rng(backend.address)
         self._base_speed = speed
-        self._ratios = {"antagonist": 1.0, "slow": 1.0, "cold": 1.0}
+        self._ratios: dict[object, float] = {"antagonist": 1.0, "cold": 1.0}
         self._boots = 0
         self._busy_before = 0.0
-        self._fails_fast = False
+        self._fast_fails = 0
         self._is_leaving = False
         if config.antagonists is not None:
             self._schedule_antagonist()
@@ -105,7 +109,11 @@ class Machine:
         self._is_leaving = False
         name = f"{self.backend.address}/{self._boots}"
         task = BackendTask(
-            self.task_config, clock=stage.events.clock, rng=stage.rng(name), boot=self._boots
+            self.task_config,
+            clock=stage.events.clock,
+            rng=stage.rng(name),
+            boot=self._boots,
+            observer=stage.observer,
         )
         make_below = self._make_below
         self._ratios["cold"] = 1.0 if is_warm else self.config.cold_speed_ratio
@@ -116,26 +124,20 @@ class Machine:
             speed=self.speed,
             below=None if make_below is None else make_below(self.backend.index or 0),
         )
-        process.fails_fast = self._fails_fast
+        process.fails_fast = self._fast_fails > 0
         self.lame_duck_since = stage.events.now
+        self.word = (self._boots, 0)
         if is_warm:
             self._announce(process)
         else:
-            announce = partial(self._announce, process)
+            announce = partial(process.when_running, partial(self._announce, process))
             stage.events.after(self.config.warm_up_seconds, announce)
         self._tell_watcher()
 
     def terminate(self) -> None:
         """Send SIGTERM: lame duck, drain, exit, and a successor starts."""
-        process = self.process
-        if process is None or self._is_leaving:
-            return
-        self._is_leaving = True
-        process.task.enter_lame_duck()
-        self.lame_duck_since = min(self.lame_duck_since, self.stage.events.now)
-        process.tell()
-        self._tell_watcher()
-        self._exit_when_drained(process)
+        if self.process is not None:
+            self.process.when_running(partial(self._leave, self.process))
 
     def crash(self) -> None:
         """Send kill -9; a successor starts."""
@@ -146,19 +148,22 @@ class Machine:
         """Send SIGSTOP."""
         if self.process is not None:
             self.process.stall()
+            self._tell_watcher()
 
     def go_on(self) -> None:
         """Send SIGCONT."""
         if self.process is not None:
             self.process.go_on(self.speed)
+            self._tell_watcher()
 
     def set_fast_fail(self, *, fails_fast: bool) -> None:
-        """Answer every request with an error, or stop doing so; a restart does not help."""
-        self._fails_fast = fails_fast
+        """Answer every request with an error, or let that end; a restart does not help."""
+        self._fast_fails += 1 if fails_fast else -1  # There may be several causes at once.
         if self.process is not None:
-            self.process.fails_fast = fails_fast
+            self.process.fails_fast = self._fast_fails > 0
+        self._tell_watcher()
 
-    def set_speed_ratio(self, cause: str, ratio: float) -> None:
+    def set_speed_ratio(self, cause: object, ratio: float) -> None:
         """Run at a part of the speed, for one cause beside others."""
         self._ratios[cause] = ratio
         if self.process is not None and not self.process.is_stalled:
@@ -197,12 +202,22 @@ class Machine:
         if self._is_leaving:
             self._exit_when_drained(process)
 
+    def _leave(self, process: Process) -> None:
+        if process is not self.process or self._is_leaving:
+            return
+        self._is_leaving = True
+        process.task.enter_lame_duck()
+        self.lame_duck_since = min(self.lame_duck_since, self.stage.events.now)
+        self._tell_clients(process)
+        self._tell_watcher()
+        self._exit_when_drained(process)
+
     def _announce(self, process: Process) -> None:
         if process is self.process and process.task.announce_healthy():
             now = self.stage.events.now
             self.lame_duck_since = math.inf
             self.unhealthy_at = now
-            process.tell()
+            self._tell_clients(process)
             self._warm_up(process, 0)
             self._tell_watcher()
 
@@ -211,7 +226,8 @@ class Machine:
         config = self.config
         if process is not self.process or self._ratios["cold"] == 1.0:
             return
-        ratio = config.cold_speed_ratio + (1.0 - config.cold_speed_ratio) * step / _COLD_STEPS
+        # What is missing, in steps: so that the last step reaches 1, whatever the rounding.
+        ratio = 1.0 - (1.0 - config.cold_speed_ratio) * (1.0 - step / _COLD_STEPS)
         self.set_speed_ratio("cold", ratio)
         again = partial(self._warm_up, process, step + 1)
         self.stage.events.after(config.cold_seconds / _COLD_STEPS, again)
@@ -219,10 +235,12 @@ class Machine:
     def _exit_when_drained(self, process: Process) -> None:
         if process is not self.process:
             return
-        if process.task.is_drained():
+        again = partial(self._exit_when_drained, process)
+        if process.is_stalled:
+            process.when_running(again)
+        elif process.task.is_drained():
             self._end(process)
         else:
-            again = partial(self._exit_when_drained, process)
             self.stage.events.at(process.task.next_wake_at(), again)
 
     def _end(self, process: Process) -> None:
@@ -247,6 +265,10 @@ class Machine:
         if config is not None:
             self.set_speed_ratio("antagonist", config.speed_ratio if is_on else 1.0)
             self._schedule_antagonist(is_on=is_on)
+
+    def _tell_clients(self, process: Process) -> None:
+        report = process.tell()
+        self.word = (report.boot, report.sequence)
 
     def _tell_watcher(self) -> None:
         if self.watcher is not None:

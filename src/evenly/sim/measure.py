@@ -8,7 +8,7 @@ from evenly.core.criticality import Criticality
 from evenly.sim.cpu_samples import CpuSamples, quantile
 from evenly.sim.recorder import Second
 from evenly.sim.result import Row, Series
-from evenly.sim.scenario import Scenario
+from evenly.sim.scenario import FaultConfig, Scenario
 
 __all__ = ["measure_row", "measure_series", "measured_span"]
 
@@ -122,7 +122,7 @@ def _recovery_seconds(scenario: Scenario, seconds: Sequence[Second]) -> float | 
 
 def _trouble_end(scenario: Scenario) -> float | None:
     ends = [
-        fault.at_seconds + fault.seconds + max(0, fault.backends - 1) * fault.every_seconds
+        fault.at_seconds + fault.seconds + max(0, _hit(scenario, fault) - 1) * fault.every_seconds
         for fault in scenario.faults
         if fault.seconds or fault.kind in ("restart", "crash", "restart_clients")
     ]
@@ -132,6 +132,12 @@ def _trouble_end(scenario: Scenario) -> float | None:
         if phase.load is None and place < len(scenario.phases) - 1:
             ends.append(at)
     return max(ends, default=None)
+
+
+def _hit(scenario: Scenario, fault: FaultConfig) -> int:
+    """Return how many backends a fault hits, one after another."""
+    counts = {service.name: service.count for service in scenario.services}
+    return fault.backends or counts[fault.service or scenario.backends.name] - fault.first
 
 
 def _is_fine(second: Second) -> bool:

@@ -6,6 +6,7 @@ shift them.
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 from evenly.sim.scenario import NetworkConfig
@@ -17,7 +18,7 @@ __all__ = ["Network"]
 class Network:
     """Know what is wrong with the network at present."""
 
-    __slots__ = ("_cut", "config", "is_cut", "loss_ratio")
+    __slots__ = ("_cut", "_losses", "_mended_at", "config", "is_cut", "loss_ratio")
 
     def __init__(self, config: NetworkConfig) -> None:
         self.config = config
@@ -25,12 +26,28 @@ class Network:
         self.is_cut = False
         """Whether there is any partition: asked once per message."""
         self._cut: dict[tuple[int, str], int] = {}
+        self._losses = [config.loss_ratio]
+        self._mended_at = -math.inf
 
     def slowest_seconds(self, base_seconds: float) -> float:
-        """Return the longest that a message takes which is lost at most once."""
-        config = self.config
-        resend = config.resend_seconds if self.loss_ratio else 0.0
-        return base_seconds * (1.0 + config.jitter_ratio) + resend
+        """Return the longest that a message takes while nothing is lost."""
+        return base_seconds * (1.0 + self.config.jitter_ratio)
+
+    def was_fine_since(self, instant: float) -> bool:
+        """Return whether nothing has been lost, of what was sent then or later."""
+        return not self.is_cut and not self.loss_ratio and self._mended_at < instant
+
+    def lose(self, ratio: float, now: float) -> None:
+        """Lose this part of all messages from now on."""
+        self._losses.append(ratio)
+        self.loss_ratio = ratio
+        self._mended_at = now
+
+    def stop_losing(self, ratio: float, now: float) -> None:
+        """End one loss; of those that remain, the latest counts."""
+        self._losses.remove(ratio)
+        self.loss_ratio = self._losses[-1]
+        self._mended_at = now
 
     def cut(self, client: int, address: str) -> None:
         """Let nothing pass between a client task and a backend."""
@@ -38,8 +55,9 @@ class Network:
         self._cut[pair] = self._cut.get(pair, 0) + 1
         self.is_cut = True
 
-    def mend(self, client: int, address: str) -> None:
+    def mend(self, client: int, address: str, now: float) -> None:
         """Take one partition between the two away; another may remain."""
+        self._mended_at = now
         pair = (client, address)
         left = self._cut.get(pair, 0) - 1
         if left > 0:

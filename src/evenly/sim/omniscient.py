@@ -55,7 +55,7 @@ class _Schedule:
     def changed(self, machine: Machine) -> None:
         place = self._place[machine]
         process = machine.process
-        if not machine.is_healthy or process is None or process.is_stalled:
+        if process is None or process.is_stalled or process.fails_fast or not machine.is_healthy:
             self.free_at[place] = math.inf
             self._cores[place] = []
             return
@@ -130,7 +130,7 @@ class OmniscientClient:
 
     def __init__(self, fleet: Fleet, index: int, name: str, *, oracle: Oracle) -> None:
         stage = fleet.stage
-        self.index = index
+        self.index = -1  # Nobody's: no partition lies between it and a backend.
         self.name = name
         self._stage = stage
         self._fleet = fleet

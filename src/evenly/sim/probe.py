@@ -40,7 +40,7 @@ class Probe:
     def reach(self) -> None:
         """Arrive at the backend, which answers if it runs."""
         process = self.machine.process
-        if process is not None:
+        if process is not None and self.machine.answers_probes:
             self.report = process.answer_probe()
             if self.report is not None:
                 self._prober.answer_probe(self)

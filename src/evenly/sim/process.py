@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Below", "Process"]
 
 _RUNNABLE = "runnable"
+_ALL = 0b1111  # Every criticality is admitted, as is usual.
 
 
 class Below(Protocol):
@@ -55,11 +56,12 @@ class Process:
         self.machine = machine
         self.task = task
         self.below = below
-        self.clients: dict[Caller, None] = {}
-        """Who is connected."""
+        self.clients: dict[Caller, float] = {}
+        """Who is connected, and when it hears, or heard, of it."""
         self.is_dead = False
         self.fails_fast = False
         self._events = events
+        self._checkers = machine.stage.checkers
         self._config = config
         self._cores = config.cores
         self._mean_seconds = config.cost.mean_seconds
@@ -77,6 +79,7 @@ class Process:
         self._running: dict[Job | Accept, None] = {}
         self._away: dict[Job, None] = {}
         self._inbox: list[Job | Accept] | None = None  # What comes in while it is stopped.
+        self._deferred: list[Callable[[], None]] = []  # What it does when it goes on.
 
     @property
     def is_stalled(self) -> bool:
@@ -88,10 +91,17 @@ class Process:
         """Whether no request is in it."""
         return not (self._running or self._queue or self._urgent or self._away)
 
+    @property
+    def admitted(self) -> int:
+        """How many requests are in it that were admitted."""
+        inside = (*self._running, *self._urgent, *self._queue, *self._away)
+        return sum(isinstance(work, Job) and work.admission is not None for work in inside)
+
     def busy_seconds(self) -> float:
         """Return the CPU time used so far, on all cores."""
         now = self._events.now
-        self._busy_seconds += self._busy * (now - self._counted_at)
+        if self._inbox is None:  # A process that is stopped uses no CPU.
+            self._busy_seconds += self._busy * (now - self._counted_at)
         self._counted_at = now
         return self._busy_seconds
 
@@ -198,6 +208,9 @@ class Process:
     def stall(self) -> None:
         """Stop, as by SIGSTOP: the kernel keeps what comes in."""
         if self._inbox is None:
+            self.busy_seconds()
+            for work in self._running:
+                work.cpu_seconds += self._events.now - work.started_at
             self._inbox = []
             self.set_speed(0.0)
 
@@ -206,6 +219,9 @@ class Process:
         inbox = self._inbox
         if inbox is None:
             return
+        self.busy_seconds()
+        for work in self._running:
+            work.started_at = self._events.now
         self._inbox = None
         self.set_speed(speed)
         for work in inbox:
@@ -214,6 +230,16 @@ class Process:
             else:
                 self._put_first(work, work.left_seconds)
         self._work()
+        deferred, self._deferred = self._deferred, []
+        for action in deferred:  # Last, since it may be to exit.
+            action()
+
+    def when_running(self, action: Callable[[], None]) -> None:
+        """Have the process do something: at once, or when it goes on."""
+        if self._inbox is None:
+            action()
+        else:
+            self._deferred.append(action)
 
     def die(self) -> None:
         """Be gone: what is in it is lost, and connections break."""
@@ -230,18 +256,20 @@ class Process:
             else:
                 refused = partial(work.caller.connected, self.machine, ConnectionEvent.REFUSED)
                 events.after(work.caller.delay(), refused)
-        for client in self.clients:
+        for client, heard_at in self.clients.items():
             lost = partial(client.connected, self.machine, ConnectionEvent.LOST)
-            events.after(client.delay(), lost)
+            # A connection's messages do not overtake one another.
+            events.at(max(heard_at, events.now + client.delay()), lost)
         if self.below is not None:
             self.below.retire()
 
-    def tell(self) -> None:
-        """Tell everyone who is connected what state this is in."""
+    def tell(self) -> LoadReport:
+        """Tell everyone who is connected what state this is in; return what was said."""
         report = self.task.report()
         for client in self.clients:
             heard = partial(client.heard, self.machine.backend, report)
             self._events.after(client.delay(), heard)
+        return report
 
     def _put_first(self, work: Job | Accept, seconds: float) -> None:
         work.left_seconds = seconds
@@ -294,6 +322,9 @@ class Process:
 
     def _came_from_below(self, job: Job, _call: Call, end: Outcome | Reason) -> None:
         """Go on with what came back from the service below."""
+        self.when_running(partial(self._go_on_with, job, end))
+
+    def _go_on_with(self, job: Job, end: Outcome | Reason) -> None:
         if self.is_dead or job not in self._away:
             return
         if end is Outcome.OK:
@@ -310,7 +341,9 @@ class Process:
         self._answer(job)
 
     def _answer(self, job: Job) -> None:
-        job.report = self.task.report()
+        report = job.report = self.task.report()
+        if report.admits != _ALL:
+            self._checkers.reported(self.machine.backend.address, report.admits, self._events.now)
         job.process = None
         self.machine.left(self)
         self._events.after(job.call.caller.delay(), job.come_back)
@@ -318,9 +351,9 @@ class Process:
     def _open(self, accept: Accept) -> None:
         self._accepts -= 1
         caller = accept.caller
-        self.clients[caller] = None
         after = self._events.after
         seconds = caller.delay()
+        self.clients[caller] = self._events.now + seconds
         after(seconds, partial(caller.connected, self.machine, ConnectionEvent.OPENED))
         # A new connection begins with the backend's state, as grpc.health.v1 Watch does.
         after(seconds, partial(caller.heard, self.machine.backend, self.task.report()))

@@ -25,6 +25,7 @@ class Second:
         "latencies",
         "offered",
         "probes",
+        "refused",
         "rejected",
         "succeeded",
         "throttled",
@@ -33,6 +34,8 @@ class Second:
     def __init__(self) -> None:
         self.offered = [0] * len(Criticality)
         self.succeeded = [0] * len(Criticality)
+        self.refused = [0] * len(Criticality)
+        """Requests that came to nothing because somebody refused them."""
         self.latencies = array("d")
         """Of those that succeeded."""
         self.attempts = 0

@@ -64,6 +64,8 @@ class Mix:
         self._surges: dict[str, float] = {}
         self.factor = 1.0
         """How much more is sent in all because of surges."""
+        self.on_surge: list[Callable[[], None]] = []
+        """Who is to draw again when that changes."""
 
     def surge(self, customer: str, ratio: float) -> None:
         """Let a customer send `ratio` times as much as its share."""
@@ -74,6 +76,8 @@ class Mix:
         ]
         self.factor = sum(shares) / sum(self._shares)
         self._customer_sums = _sums(shares)
+        for draw_again in self.on_surge:
+            draw_again()
 
     def criticality(self, luck: float) -> Criticality:
         """Draw a criticality."""
@@ -115,12 +119,18 @@ class Source:
         self._timeout_seconds = stage.scenario.workload.timeout_seconds
         self._idempotent = stage.scenario.workload.idempotent
         self._is_plain = mix.is_plain
-        self._only = mix.criticality(0.0)
+        self._only = mix.criticality(0.0), mix.customer(0.0)
         self._rate = 0.0
         self._until = 0.0
+        self._next_at = math.inf
 
     def start(self) -> None:
         """Begin to send."""
+        self._mix.on_surge.append(self._draw_again)
+        self._schedule()
+
+    def _draw_again(self) -> None:
+        self._until = 0.0
         self._schedule()
 
     def _schedule(self) -> None:
@@ -129,6 +139,7 @@ class Source:
         An exponential has no memory, so that is exact.
         """
         now = self._events.now
+        self._next_at = math.inf
         while now < self._profile.end:
             if now >= self._until:
                 load, self._until = self._profile.piece(now)
@@ -137,15 +148,17 @@ class Source:
             if rate > 0.0:
                 at = now - math.log(1.0 - self._random()) / rate
                 if at < self._until:
+                    self._next_at = at
                     self._events.at(at, self._arrive)
                     return
             now = self._until
 
     def _arrive(self) -> None:
+        if self._events.now != self._next_at:
+            return  # A surge has moved it.
         self._schedule()
         if self._is_plain:
-            criticality = self._only
-            customer = ""
+            criticality, customer = self._only
         else:
             criticality = self._mix.criticality(self._random())
             customer = self._mix.customer(self._random())
@@ -159,15 +172,17 @@ class Source:
         self.sender.issue(request, self._ended)
 
     def _ended(self, call: Call, end: Outcome | Reason) -> None:
+        second = call.second
         if end is Outcome.OK:
-            second = call.second
             second.succeeded[call.request.criticality] += 1
             second.latencies.append(self._events.now - call.begun_at)
+        elif isinstance(end, Reason) or end.is_rejection:
+            second.refused[call.request.criticality] += 1
 
 
 def _sums(shares: list[float]) -> list[float]:
     """Return the upper ends of the shares' parts of [0, 1), the last left open."""
-    total = sum(shares)
+    total = sum(shares) or 1.0  # Where all are silent, nobody is drawn.
     return [part / total for part in accumulate(shares)][:-1]
 
 

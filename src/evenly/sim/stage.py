@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import final
 
+from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.sim.checkers import Checkers
 from evenly.sim.events import Events
 from evenly.sim.network import Network
@@ -18,11 +19,13 @@ __all__ = ["Stage"]
 class Stage:
     """Hold one run's shared parts."""
 
-    __slots__ = ("checkers", "events", "network", "recorder", "scenario", "seed")
+    __slots__ = ("checkers", "events", "network", "observer", "recorder", "scenario", "seed")
 
-    def __init__(self, scenario: Scenario, seed: int) -> None:
+    def __init__(self, scenario: Scenario, seed: int, observer: Observer = NO_OBSERVER) -> None:
         self.scenario = scenario
         self.seed = seed
+        self.observer = observer
+        """Who is told what the façades decide."""
         self.events = Events()
         self.network = Network(scenario.network)
         self.recorder = Recorder(self.events)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, final
 
+from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.request import Outcome, Reason, Request
 from evenly.sim.client import Client
 from evenly.sim.cpu_samples import CpuSamples
@@ -17,6 +18,7 @@ from evenly.sim.fleet import Fleet
 from evenly.sim.job import Call
 from evenly.sim.machine import Machine
 from evenly.sim.omniscient import EarliestCompletion, LeastCpu, OmniscientClient, Oracle
+from evenly.sim.process import Process
 from evenly.sim.quotas import share_quotas
 from evenly.sim.scenario import OMNISCIENT, OMNISCIENT_LEAST_CPU, Scenario
 from evenly.sim.service import ServiceConfig
@@ -39,8 +41,16 @@ class _Sender(Protocol):
 class World:
     """Hold one run of a scenario."""
 
-    def __init__(self, scenario: Scenario, *, policy: str, load: float, seed: int) -> None:
-        self.stage = stage = Stage(scenario, seed)
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        policy: str,
+        load: float,
+        seed: int,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        self.stage = stage = Stage(scenario, seed, observer)
         self._scenario = scenario
         self._policy = policy
         self._clients: list[Client] = []
@@ -72,6 +82,16 @@ class World:
         if scenario.backend_task.quota is not None:
             share_quotas(stage, scenario.backend_task.quota, tops)
 
+    @property
+    def clients(self) -> Sequence[Client]:
+        """Every client task, those of the services in the middle and retired ones too."""
+        return self._clients
+
+    @property
+    def machines(self) -> Sequence[Machine]:
+        """The machines of the topmost service."""
+        return self._machines[self._scenario.backends.name]
+
     def run(self, progress: Callable[[float], None] | None) -> None:
         """Tell the story, let what is under way end, and have the checkers look."""
         events = self.stage.events
@@ -92,12 +112,15 @@ class World:
         return all(process.is_idle for process in processes)
 
     def _check_end(self) -> None:
-        actives = [(client.name, client.task.snapshot().active) for client in self._clients]
+        actives = [
+            (f"{client.name} at {backend.address}", backend.active)
+            for client in self._clients
+            for backend in client.task.snapshot().backends
+        ]
         for fleet in self._fleets:
             for machine in fleet.machines:
                 if machine.process is not None:
-                    active = machine.process.task.snapshot().active
-                    actives.append((machine.backend.address, active))
+                    actives += _surplus(machine.backend.address, machine.process)
         self.stage.checkers.finished(actives, self.stage.recorder.seconds)
 
     # Services, from the lowest up.
@@ -218,3 +241,13 @@ class World:
             self._senders[index] = sender
             self._sources[index].sender = sender
             sender.start()
+
+
+def _surplus(address: str, process: Process) -> Iterator[tuple[str, int]]:
+    """Yield how many active requests a backend counts beyond those that are still in it."""
+    snapshot = process.task.snapshot()
+    admitted = process.admitted
+    yield address, snapshot.active - admitted
+    if snapshot.customers:
+        counted = sum(customer.active for customer in snapshot.customers.values())
+        yield f"{address}, for its customers,", counted - admitted

@@ -83,6 +83,7 @@ class BackendView:
         "_errors_at",
         "_failures",
         "active",
+        "averaged_at",
         "backend",
         "counts_as_refusing",
         "error_load",
@@ -91,6 +92,8 @@ class BackendView:
         "in_subset",
         "is_pickable",
         "load",
+        "mean_qps",
+        "mean_used",
         "probed_at",
         "report",
         "reported_at",
@@ -135,6 +138,10 @@ class BackendView:
         self.reported_at = -math.inf
         self.reports_since: float | None = None
         """Since when its reports have been usable for a weight without a gap."""
+        self.mean_qps = 0.0
+        self.mean_used = 0.0
+        self.averaged_at = now
+        """What its weight is made of, averaged, and when that was last done."""
         self.probed_at: float | None = None
         """When the probe that is under way was asked for."""
 

@@ -14,6 +14,7 @@ while it is still cold.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import final
@@ -22,7 +23,7 @@ from evenly.core import check
 from evenly.core.balancing.backend import BackendView
 from evenly.core.report import LoadReport
 
-__all__ = ["WeightConfig", "Weights", "raw_weight", "scale_to_mean"]
+__all__ = ["WeightConfig", "Weights", "scale_to_mean"]
 
 
 # Below a thousandth of what was provisioned, one request more or less changes the ratio; and the
@@ -45,6 +46,8 @@ class WeightConfig:
     min_ratio: float = 0.1
     max_ratio: float = 10.0
     """Weights are held within these multiples of the mean weight."""
+    smoothing_seconds: float = 10.0
+    """Rate and utilization are averaged over so long, where reports have noisier ones."""
     slow_start_seconds: float = 10.0
     """A backend just become healthy ramps from `min_ratio` to its full weight; 0 switches off."""
 
@@ -54,6 +57,7 @@ class WeightConfig:
         check.positive("expiry_seconds", self.expiry_seconds)
         check.number("min_ratio", self.min_ratio, 0.001, 1.0)
         check.number("max_ratio", self.max_ratio, 1.0, 1000.0)
+        check.positive("smoothing_seconds", self.smoothing_seconds)
         check.number("slow_start_seconds", self.slow_start_seconds, 0.0, 86400.0)
 
 
@@ -102,12 +106,23 @@ class Weights:
         if report is None or now - view.reported_at >= config.expiry_seconds:
             view.reports_since = None
             return 0.0
-        weight = raw_weight(report, config.error_penalty)
-        if weight <= 0.0:
+        used = _used(report, config.error_penalty)
+        if used <= 0.0:
             return 0.0
         if view.reports_since is None:
-            view.reports_since = now
-        return weight if now - view.reports_since >= config.blackout_seconds else 0.0
+            view.reports_since = view.averaged_at = now
+            view.mean_qps = report.qps
+            view.mean_used = used
+        else:
+            # Means of both rather than of their quotient: in a second in which one long request
+            # holds the CPU, few requests at some utilization say little, and so weigh little.
+            gain = 1.0 - math.exp((view.averaged_at - now) / config.smoothing_seconds)
+            view.averaged_at = now
+            view.mean_qps += gain * (report.qps - view.mean_qps)
+            view.mean_used += gain * (used - view.mean_used)
+        if now - view.reports_since < config.blackout_seconds:
+            return 0.0
+        return view.mean_qps / view.mean_used
 
     def _warmth(self, view: BackendView, now: float) -> float:
         age = now - view.healthy_since
@@ -124,8 +139,8 @@ def scale_to_mean(views: Collection[BackendView]) -> None:
         view.weight *= len(views) / total
 
 
-def raw_weight(report: LoadReport, error_penalty: float) -> float:
-    """Return gRFC A58's weight, or 0 where the report has too little to tell."""
+def _used(report: LoadReport, error_penalty: float) -> float:
+    """Return the denominator of gRFC A58's weight, or 0 where the report has too little to tell."""
     if report.qps <= 0.0 or report.utilization < _LEAST_UTILIZATION:
         return 0.0
-    return report.qps / (report.utilization + report.eps / report.qps * error_penalty)
+    return report.utilization + report.eps / report.qps * error_penalty

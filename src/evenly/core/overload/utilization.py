@@ -11,7 +11,12 @@ ramp (low, high) of a criticality, the probability of refusing a request is
 
 A ramp begins only where the one below has ended, so a criticality is refused only where all lower
 ones are refused entirely.  A maximum over signals keeps that: the signal that makes a p positive
-makes all lower ones 1.  Degrading is decided here too, from a value of its own.
+makes all lower ones 1.
+
+The value is an average, and an average is late: until it has risen, a burst fills the queue with
+requests that should have been refused, and then CRITICAL_PLUS is refused for them.  So where the
+present value of a prompt signal is beyond the foot of CRITICAL's ramp, everything but CRITICAL_PLUS
+is refused at once.  Degrading is decided here too, from a value of its own.
 """
 
 from __future__ import annotations
@@ -74,13 +79,22 @@ class UtilizationSnapshot:
 
 @final
 class _Signal:
-    __slots__ = ("average", "config", "degrade_at", "ignored", "provisioned", "recorded_at")
+    __slots__ = (
+        "average",
+        "config",
+        "degrade_at",
+        "ignored",
+        "present",
+        "provisioned",
+        "recorded_at",
+    )
 
     def __init__(self, config: SignalConfig) -> None:
         self.config = config
         self.degrade_at = config.ramps[0].low if config.degrade_at is None else config.degrade_at
         self.provisioned = config.ramps[Criticality.CRITICAL].low  # above 0: others end there
         self.average = DecayingAverage(config.decay_seconds)
+        self.present = 0.0
         self.recorded_at = -math.inf
         self.ignored = 0
 
@@ -134,6 +148,7 @@ class Utilization:
             signal.average = DecayingAverage(signal.config.decay_seconds)
             self._fresh_until = -math.inf
         signal.average.record(now, value)
+        signal.present = value
         signal.recorded_at = now
 
     def rejection_probability(self, criticality: Criticality, now: float) -> float:
@@ -180,23 +195,35 @@ class Utilization:
         self._fresh_until = now + self._refresh_seconds
         probabilities = [0.0] * len(Criticality)
         should_degrade = False
-        largest = _UNKNOWN
+        largest = present = _UNKNOWN
         for signal in self._signals.values():
             value = signal.value(now)
             if value == _UNKNOWN:
                 continue
             if self._is_maximum:
                 largest = max(largest, value / signal.provisioned)
+                if signal.config.is_prompt:
+                    present = max(present, signal.present / signal.provisioned)
             else:
                 should_degrade |= value >= signal.degrade_at
                 _raise_to(probabilities, signal.config.ramps, value)
+                if signal.config.is_prompt:
+                    _raise_at_once(probabilities, signal.config.ramps, signal.present)
         if self._is_maximum:
             at = self._config.degrade_at
             should_degrade = largest >= (self._config.ramps[0].low if at is None else at)
             _raise_to(probabilities, self._config.ramps, largest)
+            _raise_at_once(probabilities, self._config.ramps, present)
         self._should_degrade = should_degrade
         self._probabilities = probabilities
         self._admits = sum(1 << i for i, refused in enumerate(probabilities) if refused == 0.0)
+
+
+def _raise_at_once(probabilities: list[float], ramps: Ramps, present: float) -> None:
+    """Let a present value beyond the foot of CRITICAL's ramp refuse all but CRITICAL_PLUS."""
+    if present > ramps[Criticality.CRITICAL].low:
+        for criticality in range(Criticality.CRITICAL_PLUS):
+            probabilities[criticality] = 1.0
 
 
 def _raise_to(probabilities: list[float], ramps: Ramps, value: float) -> None:

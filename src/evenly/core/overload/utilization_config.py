@@ -57,6 +57,9 @@ class SignalConfig:
     degrade_at: float | None = None
     """The value from which answers are degraded; `None`: the foot of the SHEDDABLE ramp."""
     decay_seconds: float = 1.0
+    is_prompt: bool = False
+    """Whether a present value beyond the foot of the CRITICAL ramp refuses at once, before the
+    average gets there, everything but CRITICAL_PLUS."""
     expiry_seconds: float = 5.0
     """A signal not recorded for so long is unknown, and refuses nothing: its reader is stuck."""
 
@@ -76,6 +79,9 @@ def default_signals() -> dict[str, SignalConfig]:
         "runnable": SignalConfig(
             ramps=(Ramp(1.5, 2.0), Ramp(2.0, 2.75), Ramp(2.75, 4.0), Ramp(4.0, 8.0)),
             decay_seconds=0.1,
+            # At the onset of 5 × the capacity, a tenth of a second lets in enough to refuse
+            # CRITICAL_PLUS for a second (scenarios/overload.toml: 0.34 of it succeeded).
+            is_prompt=True,
         ),
         # CPU rate over the CPUs reserved.  A CPU-bound backend at its full rate has exactly 1.0 and
         # nobody waiting; any ramp below would shed what runnable admits.  So these begin above, by

@@ -4,9 +4,10 @@ A *fact* is a backend's `runnable` (requests on a CPU there or waiting for one),
 from a probe's answer.  It counts every client's requests, and only those that need a CPU, which are
 the two things that the book finds missing in least loaded (chapter 20, "Least-Loaded Round Robin").
 
-    score = (runnable + 1 + 10 * failures) / weight
+    score = (runnable + 1 + 10 * (failures + eps / qps)) / weight
 
-Failures are recent errors other than rejections: a backend that rejects tells its `runnable` too,
+Failures are recent errors other than rejections, and eps / qps what the backend says that everyone
+gets: who has not met its errors yet need not.  Rejections do not count: a backend that rejects tells its `runnable` too,
 and a penalty on top would drive all load to whichever has rejected least, and round again.
 
 The best live fact is picked and used up, because a fact that is used again locks clients onto a few
@@ -43,6 +44,11 @@ __all__ = ["Probing", "ProbingConfig"]
 _DRAWS = 8
 # Fewer probes in a second than this say little about how many are answered.
 _FEW_PROBES = 10
+# Beside so few requests per second, what became of them is history: by rates that decay with 1 s,
+# that is 5 s after a single error, and then somebody may try again.
+_LITTLE_QPS = 0.01
+# Of a backend that fails so many, utilization tells nothing.
+_MUCH_FAILING = 0.1
 
 
 @final
@@ -50,11 +56,11 @@ _FEW_PROBES = 10
 class ProbingConfig:
     """Set how facts are used and when a probe is worth its wait."""
 
-    fact_seconds: float = 0.1
+    fact_seconds: float = 0.12
     """How long a fact lives."""
     error_score: float = 10.0
     """How many runnable requests one recent error weighs."""
-    worse_ratio: float = 1.2
+    worse_ratio: float = 1.1
     """Probe first when the best score is above this many times the usual one."""
     usual_gain: float = 0.05
     """How fast the usual `runnable` follows new facts."""
@@ -69,9 +75,9 @@ class ProbingConfig:
     unanswered_seconds: float = 0.5
     """So many asks over so long without any answer: stop asking, until a probe is answered again.
     Both, because many requests may ask at once, and because one lost datagram proves nothing."""
-    trim_gain: float = 0.2
+    trim_gain: float = 0.4
     """Per second, for the logarithm of mean over own utilization."""
-    trim_keep_ratio: float = 0.99
+    trim_keep_ratio: float = 0.98
     """What is left of the trim after a second, so that old errors of it fade."""
     trim_limit: float = 1.4
     """The trim stays within ± this: at most about 4 × up or down."""
@@ -173,7 +179,7 @@ class Probing(Policy):
         config = self._config
         weight = view.weight
         self._usual += config.usual_gain * (report.runnable / weight - self._usual)
-        penalty = config.error_score * view.failures(now)
+        penalty = config.error_score * (view.failures(now) + _failing(report))
         self._scores.put(view, (report.runnable + 1.0 + penalty) / weight)
         self._fact_at[view] = now
         self._fact_at.move_to_end(view)
@@ -249,12 +255,20 @@ class Probing(Policy):
             self._drop_fact(view)
 
     def _draw_some(self) -> list[BackendView]:
-        """Draw backends by weight, preferring those without a fact."""
+        """Draw backends by weight, preferring those without a fact and long unheard of.
+
+        The older of two: nothing is lost by it, and who is asked here needs no health check.
+        """
         drawn: list[BackendView] = []
         wanted = min(self._config.probes, len(self._roster))
         for _ in range(_DRAWS):
             view = self._draw(drawn)
-            if view is not None and view not in self._fact_at:
+            other = self._draw(drawn)
+            if view is None or other is None:
+                break
+            if other.reported_at < view.reported_at:
+                view = other
+            if view not in self._fact_at and view not in drawn:
                 drawn.append(view)
                 if len(drawn) == wanted:
                     return drawn
@@ -297,6 +311,9 @@ class Probing(Policy):
             (view, used)
             for view in views
             if (used := _utilization(view, now - config.fresh_seconds)) > 0.0
+            # One that fails fast is idle because it fails: no reason to send it more.
+            and not view.is_erring
+            and _failing(view.report) < _MUCH_FAILING
         ]
         mean = sum(used for _, used in known) / (len(known) or 1)
         for view in views:
@@ -323,6 +340,13 @@ class Probing(Policy):
         self._blind = WeightedLeastLoaded(self._weight_config, rng=self._rng)
         for view in self._roster:
             self._blind.add(view, now)
+
+
+def _failing(report: LoadReport | None) -> float:
+    """Return which part of its requests a backend says that it fails, if it has had any lately."""
+    if report is None or report.eps == 0.0:
+        return 0.0
+    return report.eps / (report.qps + _LITTLE_QPS)
 
 
 def _utilization(view: BackendView, since: float) -> float:
