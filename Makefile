@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup demo test lint bench acceptance docs clean
+.PHONY: setup demo test lint bench acceptance swarm docs clean
 
 setup: $(STAMP)
 
@@ -37,6 +37,12 @@ bench: setup
 
 acceptance: setup
 	$(BIN)/pytest -m acceptance
+
+# A thousand random scenarios with faults, other ones for every commit; a broken invariant is shown
+# with the command that replays it.
+SWARM_SEED ?= $(shell printf '%d' 0x$$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1))
+swarm: setup
+	$(BIN)/evenly simulate --swarm 1000 --seed $(SWARM_SEED)
 
 # The pages are Markdown; this draws their pictures again and checks every link and example.
 docs: setup

@@ -16,14 +16,22 @@ import typer
 from rich.console import Console
 
 from evenly.cli.commit import describe_commit
-from evenly.cli.simulate_files import STANDARD_OUTPUT, check_output, find_scenario, write_output
+from evenly.cli.simulate_files import (
+    STANDARD_OUTPUT,
+    check_output,
+    find_scenario,
+    shipped_names,
+    write_output,
+)
 from evenly.cli.simulate_progress import showing_progress
-from evenly.cli.simulate_table import Origin, show_rows
+from evenly.cli.simulate_table import Origin, show_customers, show_rows
+from evenly.cli.swarm import swarm
 from evenly.core import check
 from evenly.errors import ConfigError
 from evenly.signals.cpu import effective_cores
 from evenly.sim.batch import plan_rows, run_batch
 from evenly.sim.load import load_scenario, to_toml
+from evenly.sim.measure import measured_span
 from evenly.sim.page import render_page
 from evenly.sim.result import Result, Row
 from evenly.sim.scenario import SIMULATED_POLICIES, Scenario
@@ -32,6 +40,7 @@ __all__ = ["simulate"]
 
 _MOST_SEEDS = 1_000
 _MOST_PROCESSES = 1_000
+_MOST_SWARM = 1_000_000
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
@@ -66,13 +75,13 @@ def _load(text: str) -> float:
 
 def simulate(
     scenario: Annotated[
-        str,
+        str | None,
         typer.Argument(
             parser=str,
             metavar="SCENARIO",
             help="A TOML file, or the name of a scenario that evenly ships.",
         ),
-    ],
+    ] = None,
     *,
     seed: Annotated[
         int,
@@ -129,9 +138,28 @@ def simulate(
             help="Run so many rows at a time; if omitted, one per CPU.",
         ),
     ] = None,
+    swarm_count: Annotated[
+        int | None,
+        typer.Option(
+            "--swarm",
+            parser=_whole(1, _MOST_SWARM),
+            metavar="N",
+            help="Run N random scenarios with faults instead, and report broken invariants.",
+        ),
+    ] = None,
 ) -> None:
     """Simulate a scenario: the same code on a simulated clock."""
     _check_extra()
+    if swarm_count is not None:
+        _refuse_beside_swarm(scenario, seeds, changes, policies, loads, json_file, html_file)
+        swarm(swarm_count, seed=seed, processes=processes)
+        return
+    if scenario is None:
+        raise typer.BadParameter(
+            "name a TOML file, or one of the scenarios that evenly ships:"
+            f" {', '.join(shipped_names())}",
+            param_hint="'SCENARIO'",
+        )
     changes, policies, loads = changes or [], policies or [], loads or []
     # Found out first: nobody should wait for a file that cannot be written.
     for file, option in ((json_file, "--json"), (html_file, "--html")):
@@ -159,13 +187,23 @@ def simulate(
             scenario=scenario,
             commit=origin.commit,
             results=results,
-            scenario_text=f"# {origin.command}\n\n{text}",
+            scenario_text=text,
+            command=origin.command,
         )
         write_output(html_file, "--html", page)
     console = Console(highlight=False, stderr=STANDARD_OUTPUT in (json_file, html_file))
     show_rows(console, rows, title=changed.title, about=_about(changed), origin=origin)
+    show_customers(console, results)
     if any(row.violations for row in rows):
         raise typer.Exit(1)
+
+
+def _refuse_beside_swarm(*others: object) -> None:
+    """Refuse what a swarm would not look at: it draws all of that itself."""
+    if any(other not in (None, 1) for other in others):
+        raise typer.BadParameter(
+            "takes only --seed and --processes beside it", param_hint="'--swarm'"
+        )
 
 
 def _check_extra() -> None:
@@ -256,9 +294,10 @@ def _plain(value: object) -> object:
 def _about(scenario: Scenario) -> str:
     """Return the story in numbers, and the load if no column shows it."""
     services = " above ".join(str(service.count) for service in scenario.services)
+    begin, end = measured_span(scenario)
     text = (
         f"{scenario.clients.count} client tasks, {services} backends, {scenario.total_seconds:g} s,"
-        f" measured from {scenario.settle_seconds:g} s on"
+        f" measured from {begin} to {end} s"
     )
     if len(scenario.loads) == 1:
         text += f"; load {scenario.loads[0]:g} of a capacity of {scenario.capacity:.0f} requests/s"

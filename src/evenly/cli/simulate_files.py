@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-__all__ = ["STANDARD_OUTPUT", "check_output", "find_scenario", "write_output"]
+__all__ = ["STANDARD_OUTPUT", "check_output", "find_scenario", "shipped_names", "write_output"]
 
 STANDARD_OUTPUT = Path("-")
 
@@ -27,7 +27,7 @@ def find_scenario(text: str) -> Path:
         raise typer.BadParameter(f"there is no file {text}", param_hint=_SCENARIO)
     raise typer.BadParameter(
         f"there is no file {text}, and no shipped scenario of this name; "
-        f"there are {', '.join(_shipped_names()) or 'none'}",
+        f"there are {', '.join(shipped_names()) or 'none'}",
         param_hint=_SCENARIO,
     )
 
@@ -53,7 +53,8 @@ def _shipped_folders() -> Iterator[Path]:
         yield package.parent.parent / "scenarios"  # in a checkout
 
 
-def _shipped_names() -> list[str]:
+def shipped_names() -> list[str]:
+    """Return the names of the scenarios that come with evenly."""
     return sorted(
         {path.stem for folder in _shipped_folders() for path in folder.glob(f"*{_SUFFIX}")}
     )

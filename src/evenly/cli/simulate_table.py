@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from evenly.cli.simulate_figures import measured_figures
-from evenly.sim.result import Row
+from evenly.sim.result import Result, Row
 from evenly.sim.scenario import OMNISCIENT
 
-__all__ = ["Origin", "show_rows"]
+__all__ = ["Origin", "show_customers", "show_rows"]
 
 
 @final
@@ -72,6 +72,16 @@ def show_rows(
     )
     # Not wrapped, so that it can be copied.
     console.print(Text(f"  {origin.command}"), soft_wrap=True)
+
+
+def show_customers(console: Console, results: Sequence[Result]) -> None:
+    """Print how each customer fared, where there are several."""
+    for result in results:
+        ratios = result.series.success_by_customer
+        if ratios:
+            row = result.row
+            shown = ", ".join(f"{name} {ratio:.2%}" for name, ratio in ratios.items())
+            _say(console, f"{row.policy}, load {row.load:g}, seed {row.seed}: success of {shown}")
 
 
 def _show_violations(console: Console, rows: Sequence[Row]) -> None:

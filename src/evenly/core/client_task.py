@@ -273,18 +273,18 @@ class ClientTask:
     def _resume(self, ask: Ask) -> Attempt | Rejection:
         now = self._clock()
         # The policy asked how busy they are, and heard whether they would refuse: for a client task
-        # that seldom sends, that may be the first it hears of an overload.
+        # that seldom sends, that may be the first it hears of an overload.  Where nobody answered,
+        # the throttle has decided already.
         if self._throttle.asks and self._throttle.should_ask(ask.request.criticality, now):
-            return self._resume_throttled(ask)
+            admits = _heard_since(ask)
+            if admits is not None:
+                return self._start_asked(ask.request, admits, now)
         return self._start(ask.request, None, now)
 
     def _resume_throttled(self, ask: Ask) -> Attempt | Rejection:
-        now = self._clock()
-        request = ask.request
-        admits: int | None = None
-        for view in ask.views:
-            if view.report is not None and view.reported_at >= ask.asked_at:
-                admits = (admits or 0) | view.report.admits
+        return self._start_asked(ask.request, _heard_since(ask), self._clock())
+
+    def _start_asked(self, request: Request, admits: int | None, now: float) -> Attempt | Rejection:
         if not self._throttle.admit_asked(request.criticality, request.customer, admits, now):
             return self._refuse(request, _THROTTLED)
         return self._start(request, None, now)
@@ -380,3 +380,12 @@ class ClientTask:
                 self._policy.changed(view)
             if not view.is_erring:
                 del self._erring[view]
+
+
+def _heard_since(ask: Ask) -> int | None:
+    """Return what those who were asked admit, together; `None` if none has spoken since."""
+    admits: int | None = None
+    for view in ask.views:
+        if view.report is not None and view.reported_at >= ask.asked_at:
+            admits = (admits or 0) | view.report.admits
+    return admits

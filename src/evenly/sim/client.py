@@ -78,8 +78,10 @@ class Client:
         self._wake()
 
     def retire(self) -> None:
-        """Send nothing more: what is under way ends as it will."""
+        """Send nothing more, and disconnect: what is under way ends as it will."""
         self.is_retired = True
+        for address in self._open:
+            self.fleet.machines_by_address[address].disconnect(self)
 
     # The call site.
 

@@ -97,7 +97,18 @@ def measure_series(scenario: Scenario, seconds: Sequence[Second], samples: CpuSa
         throttled=tuple(second.throttled for second in seconds),
         rejected=tuple(second.rejected for second in seconds),
         connections=tuple(second.connections for second in seconds),
+        success_by_customer=_success_by_customer(scenario, seconds),
     )
+
+
+def _success_by_customer(scenario: Scenario, seconds: Sequence[Second]) -> dict[str, float]:
+    begin, end = measured_span(scenario)
+    counts = {customer.name: [0, 0] for customer in scenario.workload.customers}
+    for second in seconds[begin:end]:
+        for name, (offered, succeeded) in second.customers.items():
+            counts[name][0] += offered
+            counts[name][1] += succeeded
+    return {name: succeeded / offered for name, (offered, succeeded) in counts.items() if offered}
 
 
 def _per_request(counts: Iterable[int], requests: int) -> float:

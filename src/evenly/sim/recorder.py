@@ -22,6 +22,7 @@ class Second:
     __slots__ = (
         "attempts",
         "connections",
+        "customers",
         "latencies",
         "offered",
         "probes",
@@ -38,6 +39,8 @@ class Second:
         """Requests that came to nothing because somebody refused them."""
         self.latencies = array("d")
         """Of those that succeeded."""
+        self.customers: dict[str, list[int]] = {}
+        """Offered and succeeded, by customer, where there are several."""
         self.attempts = 0
         self.probes = 0
         self.throttled = 0

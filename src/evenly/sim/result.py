@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 __all__ = ["Result", "Row", "Series"]
@@ -76,6 +76,8 @@ class Series:
     """Attempts refused by backends."""
     connections: tuple[int, ...]
     """Connections opened."""
+    success_by_customer: Mapping[str, float] = field(default_factory=dict)
+    """Over the measured part as a whole; empty unless there are several customers."""
 
 
 @final

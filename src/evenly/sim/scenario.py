@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final, Literal, final
 
 from evenly.core import check
@@ -276,10 +275,14 @@ class Scenario:
         self._check_faults()
 
     def _check_services(self) -> None:
-        names = [service.name for service in self.services]
-        for before, name in pairwise(sorted(names)):
-            if before == name:
-                raise ConfigError(f"below must have names of their own, not {name!r} twice")
+        _check_distinct("below", [service.name for service in self.services])
+        _check_distinct("workload.customers", [each.name for each in self.workload.customers])
+        _check_distinct("datacenters", [each.name for each in self.datacenters])
+        if self.backend_task.cores != 1.0:
+            raise ConfigError(
+                f"backend_task.cores must be left alone, not {self.backend_task.cores!r}:"
+                " it is the service's, backends.cores"
+            )
         if self.datacenters:
             for key in ("clients_ratio", "backends_ratio"):
                 total = sum(getattr(share, key) for share in self.datacenters)
@@ -294,23 +297,19 @@ class Scenario:
     def _check_faults(self) -> None:
         counts = {service.name: service.count for service in self.services}
         customers = [customer.name for customer in self.workload.customers]
-        for fault in self.faults:
+        for place, fault in enumerate(self.faults):
+            key = f"faults.{place}"
             name = fault.service or self.backends.name
             if name not in counts:
-                raise ConfigError(
-                    f"faults: service must be one of {', '.join(counts)}, not {name!r}"
-                )
-            if fault.first + fault.backends > counts[name]:
-                raise ConfigError(
-                    f"faults: first + backends must be at most {counts[name]}, the backends of"
-                    f" {name!r}, not {fault.first + fault.backends}"
-                )
-            check.count("faults: clients", fault.clients, 0, self.clients.count)
-            check.number("faults: at_seconds", fault.at_seconds, 0.0, self.total_seconds)
+                raise ConfigError(f"{key}.service must be one of {', '.join(counts)}, not {name!r}")
+            check.count(f"{key}.first", fault.first, 0, counts[name] - 1)
+            check.count(f"{key}.backends", fault.backends, 0, counts[name] - fault.first)
+            check.count(f"{key}.clients", fault.clients, 0, self.clients.count)
+            check.number(f"{key}.at_seconds", fault.at_seconds, 0.0, self.total_seconds)
             if fault.kind == "surge" and fault.customer not in customers:
                 known = ", ".join(customers) or "none"
                 raise ConfigError(
-                    f"faults: customer must be one of the workload's ({known}),"
+                    f"{key}.customer must be one of the workload's ({known}),"
                     f" not {fault.customer!r}"
                 )
 
@@ -330,3 +329,9 @@ class Scenario:
     def capacity(self) -> float:
         """Return how many requests per second the narrowest service can serve: load 1."""
         return min(service.capacity for service in self.services)
+
+
+def _check_distinct(key: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{key} must have names of their own, not {name!r} twice")

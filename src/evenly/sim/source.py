@@ -119,6 +119,7 @@ class Source:
         self._timeout_seconds = stage.scenario.workload.timeout_seconds
         self._idempotent = stage.scenario.workload.idempotent
         self._is_plain = mix.is_plain
+        self._has_customers = len(stage.scenario.workload.customers) > 1
         self._only = mix.criticality(0.0), mix.customer(0.0)
         self._rate = 0.0
         self._until = 0.0
@@ -168,7 +169,10 @@ class Source:
             deadline_at=self._events.now + self._timeout_seconds,
             idempotent=self._idempotent,
         )
-        self._stage.recorder.second.offered[criticality] += 1
+        second = self._stage.recorder.second
+        second.offered[criticality] += 1
+        if self._has_customers:
+            second.customers.setdefault(customer, [0, 0])[0] += 1
         self.sender.issue(request, self._ended)
 
     def _ended(self, call: Call, end: Outcome | Reason) -> None:
@@ -176,6 +180,8 @@ class Source:
         if end is Outcome.OK:
             second.succeeded[call.request.criticality] += 1
             second.latencies.append(self._events.now - call.begun_at)
+            if self._has_customers:
+                second.customers[call.request.customer][1] += 1
         elif isinstance(end, Reason) or end.is_rejection:
             second.refused[call.request.criticality] += 1
 

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from evenly.core.balancing.backend import Backend, BackendView
 from evenly.core.balancing.health import Health, HealthConfig
-from evenly.core.balancing.weights import WeightConfig, Weights, raw_weight
+from evenly.core.balancing.weights import WeightConfig, Weights
 from evenly.core.report import LoadReport
 from evenly.errors import ConfigError
 
@@ -43,17 +44,136 @@ def unheard() -> BackendView:
         pytest.param(100.0, 0.25, 25.0, 3.0, 100.0, id="dear errors: 100 / (0.25 + 0.25 · 3)"),
         pytest.param(100.0, 0.5, 50.0, 0.0, 200.0, id="errors for free: 100 / 0.5"),
         pytest.param(100.0, 2.0, 0.0, 1.0, 50.0, id="beyond what it has: 100 / 2"),
-        pytest.param(0.0, 0.5, 0.0, 1.0, 0.0, id="no queries: unknown"),
-        pytest.param(0.0, 0.5, 3.0, 1.0, 0.0, id="errors without queries: unknown"),
-        pytest.param(100.0, 0.0, 0.0, 1.0, 0.0, id="no utilization: unknown"),
     ],
 )
-def test_raw_weight_is_that_of_grfc_a58(
+def test_the_weight_of_a_first_report_is_that_of_grfc_a58(
     qps: float, utilization: float, eps: float, penalty: float, expected: float
 ) -> None:
-    report = LoadReport(qps=qps, utilization=utilization, eps=eps)
+    view = new_view(qps=qps, utilization=utilization, eps=eps)
+    other = new_view(qps=40.0, utilization=1.0)
+    Weights(replace(PLAIN, error_penalty=penalty)).refresh([view, other], READY)
 
-    assert raw_weight(report, penalty) == pytest.approx(expected)
+    assert view.weight / other.weight == pytest.approx(expected / 40)
+
+
+@pytest.mark.parametrize(
+    ("qps", "utilization", "eps"),
+    [
+        pytest.param(0.0, 0.5, 0.0, id="no queries"),
+        pytest.param(0.0, 0.5, 3.0, id="errors without queries"),
+        pytest.param(100.0, 0.0, 0.0, id="no utilization"),
+        pytest.param(100.0, 0.0009, 0.0, id="too little of it to divide by"),
+    ],
+)
+def test_a_report_that_says_too_little_makes_no_weight(
+    qps: float, utilization: float, eps: float
+) -> None:
+    view = new_view(qps=qps, utilization=utilization, eps=eps)
+    slow = new_view(qps=100.0, utilization=1.0)
+    fast = new_view(qps=300.0, utilization=1.0)
+    Weights(PLAIN).refresh([view, slow, fast], READY)
+
+    assert (view.weight, slow.weight, fast.weight) == (1.0, 0.5, 1.5)
+
+
+def after_long_peace(weights: Weights, *views: BackendView) -> None:
+    """Let these backends' averages be what they have always reported."""
+    weights.refresh(views, READY)
+    for view in views:
+        view.reported_at = READY
+
+
+def say(view: BackendView, *, qps: float, utilization: float, eps: float = 0.0, at: float) -> None:
+    view.report = LoadReport(qps=qps, utilization=utilization, eps=eps)
+    view.reported_at = at
+
+
+# 100 requests per second at a half of its CPUs; then, for a second, two at a quarter of them: one
+# request holds one of four.  Their own quotient is 8, and would be held at the floor.
+# A second has a part of g = 1 − e^−0.1 = 0.095 in a mean over ten.
+def test_a_second_with_one_long_request_hardly_moves_the_weight() -> None:
+    weights = Weights(PLAIN)
+    held, other = (new_view(qps=100.0, utilization=0.5) for _ in range(2))
+    after_long_peace(weights, held, other)
+    say(held, qps=2.0, utilization=0.25, at=READY + 1.0)
+    weights.refresh([held, other], READY + 1.0)
+
+    # (100 − 98 g) / (0.5 − 0.25 g) = 90.67 / 0.4762 = 190.4; the mean of quotients would be 181.7.
+    assert held.weight / other.weight == pytest.approx(190.4 / 200, abs=1e-4)
+
+
+def test_errors_are_averaged_too() -> None:
+    weights = Weights(PLAIN)
+    failing, other = (new_view(qps=100.0, utilization=0.5) for _ in range(2))
+    after_long_peace(weights, failing, other)
+    say(failing, qps=100.0, utilization=0.5, eps=50.0, at=READY + 1.0)
+    weights.refresh([failing, other], READY + 1.0)
+
+    # 100 / (0.5 + 0.5 g) = 100 / 0.5476
+    assert failing.weight / other.weight == pytest.approx(0.5 / 0.5476, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("smoothing_seconds", "gain"),
+    [
+        pytest.param(10.0, 1 - math.exp(-1.0), id="as long as it is averaged over: 1 − 1/e"),
+        pytest.param(5.0, 1 - math.exp(-2.0), id="twice as long: 1 − 1/e²"),
+        pytest.param(0.001, 1.0, id="for ever"),
+    ],
+)
+@pytest.mark.parametrize("refreshes", [1, 10, 1000])
+def test_a_change_that_lasts_is_followed_however_often_it_is_looked_at(
+    refreshes: int, smoothing_seconds: float, gain: float
+) -> None:
+    weights = Weights(replace(PLAIN, smoothing_seconds=smoothing_seconds))
+    faster, other = (new_view(qps=100.0, utilization=1.0) for _ in range(2))
+    after_long_peace(weights, faster, other)
+    say(faster, qps=300.0, utilization=1.0, at=READY)
+    for turn in range(1, refreshes + 1):
+        weights.refresh([faster, other], READY + 10.0 * turn / refreshes)
+
+    assert faster.weight / other.weight == pytest.approx(1.0 + 2.0 * gain)
+
+
+def test_a_second_without_requests_has_no_part_in_the_averages() -> None:
+    weights = Weights(PLAIN)
+    view, slow, fast = (new_view(qps=qps, utilization=1.0) for qps in (300.0, 100.0, 300.0))
+    after_long_peace(weights, view, slow, fast)
+    say(view, qps=0.0, utilization=0.5, at=READY + 1.0)
+    weights.refresh([view, slow, fast], READY + 1.0)
+    assert (view.weight, slow.weight, fast.weight) == (1.0, 0.5, 1.5)  # unknown meanwhile
+
+    say(view, qps=300.0, utilization=1.0, at=READY + 2.0)
+    weights.refresh([view, slow, fast], READY + 2.0)
+    assert view.weight == fast.weight
+
+
+def test_another_process_begins_its_averages_anew() -> None:
+    weights = Weights(PLAIN)
+    view, other = (new_view(qps=100.0, utilization=1.0) for _ in range(2))
+    after_long_peace(weights, view, other)
+    view.reports_since = None  # as `Candidates.renew` does
+    say(view, qps=300.0, utilization=1.0, at=READY + 1.0)
+    weights.refresh([view, other], READY + 1.0)
+
+    assert view.weight / other.weight == 3.0  # nothing left of the 100
+
+    say(view, qps=100.0, utilization=1.0, at=READY + 2.0)
+    weights.refresh([view, other], READY + 2.0)
+    gain = 1 - math.exp(-0.1)  # a second, counted from the first report of this process
+    assert view.weight / other.weight == pytest.approx(3.0 - 2.0 * gain)
+
+
+def test_after_expiry_the_averages_begin_anew() -> None:
+    weights = Weights(replace(PLAIN, smoothing_seconds=1000.0))
+    view, other = (new_view(qps=100.0, utilization=1.0) for _ in range(2))
+    after_long_peace(weights, view, other)
+    other.reported_at = READY + 180.0
+    weights.refresh([view, other], READY + 180.0)
+    say(view, qps=300.0, utilization=1.0, at=READY + 181.0)
+    weights.refresh([view, other], READY + 181.0)
+
+    assert view.weight / other.weight == 3.0
 
 
 def test_weights_are_relative_to_their_mean() -> None:
@@ -249,6 +369,8 @@ def test_without_slow_start_nobody_starts_low() -> None:
         pytest.param({"min_ratio": 1.1}, "min_ratio", id="the least above the mean"),
         pytest.param({"max_ratio": 0.9}, "max_ratio", id="the most below the mean"),
         pytest.param({"max_ratio": math.inf}, "max_ratio", id="no upper bound"),
+        pytest.param({"smoothing_seconds": 0.0}, "smoothing_seconds", id="averaged over nothing"),
+        pytest.param({"smoothing_seconds": math.nan}, "smoothing_seconds", id="NaN smoothing"),
         pytest.param({"slow_start_seconds": math.nan}, "slow_start_seconds", id="NaN start"),
     ],
 )

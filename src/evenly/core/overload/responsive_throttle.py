@@ -28,6 +28,8 @@ _ALL: Final = (1 << len(Criticality)) - 1
 
 
 _CUSTOMER_MIN_PROBABILITY = 0.2
+# The book's K.  Twice its quota of one customer, half of it refused for little, is no overload.
+_CUSTOMER_ACCEPTS_MULTIPLIER = 2.0
 
 
 @final
@@ -200,9 +202,14 @@ class ResponsiveThrottle(Throttle):
         self._is_troubled = True
 
     def _make_for_customer(self, now: float) -> Throttle:
-        # Reports say nothing about one customer's quota, so its own answers have to lead back: 27
-        # of them from a fifth, 18 s at 5 requests a second; from 0.001 it would be over a minute.
+        # Reports say nothing about one customer's quota, so its own answers have to lead back, from
+        # a fifth: ln 5 / (0.25 · (K − 1) / K) = 12 of them with K = 2 (a few seconds at 5 requests
+        # a second), 27 with K = 1.1, where the rise gets steeper on the way.
         send = self._config.send_probability
-        floor = max(send.min_probability, _CUSTOMER_MIN_PROBABILITY)
-        config = replace(self._config, send_probability=replace(send, min_probability=floor))
+        send = replace(
+            send,
+            min_probability=max(send.min_probability, _CUSTOMER_MIN_PROBABILITY),
+            accepts_multiplier=max(send.accepts_multiplier, _CUSTOMER_ACCEPTS_MULTIPLIER),
+        )
+        config = replace(self._config, send_probability=send)
         return ResponsiveThrottle(config, rng=self._rng, now=now)

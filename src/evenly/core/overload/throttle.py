@@ -46,9 +46,10 @@ class ThrottleSnapshot:
 class Throttle(abc.ABC):
     """Decide whether requests may leave this process.
 
-    Per request, once: `should_ask`, and if so `admit_asked`, else `admit`; then, if admitted,
-    `record` with how the request ended.  Retries are the retry budget's business: they neither ask
-    nor count here.
+    Per request, once: `should_ask`, and if so `admit_asked`, else `admit`, and `admit_asked` after
+    it where the policy asked backends meanwhile and `should_ask` has become true; then, if
+    admitted, `record` with how the request ended.  Retries are the retry budget's business: they
+    neither ask nor count here.
     """
 
     asks: ClassVar[bool] = False

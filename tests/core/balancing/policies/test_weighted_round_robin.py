@@ -18,6 +18,7 @@ def learn_weights(policy: WeightedRoundRobin, shares: dict[BackendView, float]) 
     for view, share in shares.items():
         view.report = LoadReport(qps=100.0 * share, utilization=1.0)
         view.reported_at = START
+        view.reports_since = None  # Otherwise what they said before would count too.
     policy.wake(START)
 
 

@@ -7,8 +7,9 @@ the two things that the book finds missing in least loaded (chapter 20, "Least-L
     score = (runnable + 1 + 10 * (failures + eps / qps)) / weight
 
 Failures are recent errors other than rejections, and eps / qps what the backend says that everyone
-gets: who has not met its errors yet need not.  Rejections do not count: a backend that rejects tells its `runnable` too,
-and a penalty on top would drive all load to whichever has rejected least, and round again.
+gets: who has not met its errors yet need not.  Rejections do not count: a backend that rejects
+tells its `runnable` too, and a penalty on top would drive all load to whichever has rejected least,
+and round again.
 
 The best live fact is picked and used up, because a fact that is used again locks clients onto a few
 backends.  Where facts are few, or even the best is bad, two backends are probed first, and the
@@ -41,7 +42,7 @@ __all__ = ["Probing", "ProbingConfig"]
 
 # How often to draw again for a backend that is not to be avoided, or has no fact yet, before taking
 # what there is.
-_DRAWS = 8
+_DRAWS = 4
 # Fewer probes in a second than this say little about how many are answered.
 _FEW_PROBES = 10
 # Beside so few requests per second, what became of them is history: by rates that decay with 1 s,
