@@ -459,8 +459,9 @@ def test_without_quotas_there_is_nothing_to_say_about_customers() -> None:
         pytest.param(9.5, 0.49, [False, False, True, True], id="2.375: half of SHEDDABLE_PLUS"),
         pytest.param(9.5, 0.51, [False, True, True, True], id="2.375: the other half"),
         pytest.param(11.0, 0.0, [False, False, True, True], id="2.75"),
-        pytest.param(13.5, 0.49, [False, False, False, True], id="3.375: half of CRITICAL"),
-        pytest.param(13.5, 0.51, [False, False, True, True], id="3.375: the other half"),
+        pytest.param(
+            11.1, 0.99, [False, False, False, True], id="beyond 2.75 now: all of CRITICAL"
+        ),
         pytest.param(16.0, 0.0, [False, False, False, True], id="4.0"),
         pytest.param(24.0, 0.49, [False, False, False, False], id="6.0: half of CRITICAL_PLUS"),
         pytest.param(24.0, 0.51, [False, False, False, True], id="6.0: the other half"),
@@ -482,15 +483,36 @@ def test_runnable_is_smoothed_over_a_tenth_of_a_second() -> None:
     task = new_task(clock=clock)
     task.record_signal("runnable", 0.0)
     clock.advance(1.0)
-    task.record_signal("runnable", 8.0)
+    task.record_signal("runnable", 2.75)
     assert admitted_by(task) == [True, True, True, True]
+
+    clock.advance(0.1)
+    # 2.75 · (1 − 1/e) = 1.738: 0.48 of the first ramp, which is below the draw of a half.
+    assert admitted_by(task) == [True, True, True, True]
+    value = task.snapshot().utilization.signals["runnable"].value
+    assert value == pytest.approx(2.75 * (1.0 - math.exp(-1.0)))
+    clock.advance(0.1)
+    assert admitted_by(task) == [False, False, True, True]  # 2.378: 0.504 of the second
+    assert task.report().runnable == 2.75  # as last recorded
+
+
+def test_a_burst_is_refused_at_once_but_for_critical_plus() -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock)
+    task.record_signal("runnable", 0.0)
+    clock.advance(1.0)
+    task.record_signal("runnable", 8.0)
+    assert admitted_by(task) == [False, False, False, True]
+    assert task.report().admits == 0b1000
 
     clock.advance(0.1)
     # 8 · (1 − 1/e) = 5.06: a quarter of the last ramp, which is below the draw of a half.
     assert admitted_by(task) == [False, False, False, True]
-    value = task.snapshot().utilization.signals["runnable"].value
-    assert value == pytest.approx(8.0 * (1.0 - math.exp(-1.0)))
-    assert task.report().runnable == 8.0  # as last recorded
+    clock.advance(0.1)
+    assert admitted_by(task) == [False, False, False, False]  # 6.92: 0.73 of it
+    task.record_signal("runnable", 0.0)
+    clock.advance(0.2)
+    assert admitted_by(task) == [True, True, True, True]  # 6.92 / e² = 0.94
 
 
 def test_a_reader_that_fell_silent_refuses_nobody() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
@@ -35,7 +36,11 @@ def configs(draw: st.DrawFn) -> UtilizationConfig:
     names = ["cpu", "runnable", "other"][: draw(st.integers(1, 3))]
     return UtilizationConfig(
         signals={
-            name: SignalConfig(ramps=draw(ramps()), decay_seconds=draw(st.sampled_from([0.01, 5])))
+            name: SignalConfig(
+                ramps=draw(ramps()),
+                decay_seconds=draw(st.sampled_from([0.01, 5, 1000])),
+                is_prompt=draw(st.booleans()),
+            )
             for name in names
         },
         combine=draw(combinations),
@@ -49,6 +54,10 @@ values = st.one_of(st.floats(), st.floats(0.0, 45.0), st.integers(0, 40).map(flo
 steps = st.lists(st.tuples(st.floats(-10.0, 10.0), st.integers(0, 2), values), max_size=30)
 
 
+def probabilities(utilization: Utilization, now: float) -> list[float]:
+    return [utilization.rejection_probability(criticality, now) for criticality in Criticality]
+
+
 @unhurried
 @given(config=configs(), steps=steps)
 def test_a_criticality_is_refused_only_where_all_lower_ones_are_refused_entirely(
@@ -60,7 +69,7 @@ def test_a_criticality_is_refused_only_where_all_lower_ones_are_refused_entirely
     for step, which, value in steps:
         now += step
         utilization.record(names[which % len(names)], value, now)
-        refused = [utilization.rejection_probability(c, now) for c in Criticality]
+        refused = probabilities(utilization, now)
 
         assert all(0.0 <= probability <= 1.0 for probability in refused)
         for lower, higher in pairwise(refused):
@@ -68,8 +77,46 @@ def test_a_criticality_is_refused_only_where_all_lower_ones_are_refused_entirely
         assert utilization.admits(now) == sum(1 << i for i, p in enumerate(refused) if p == 0.0)
         assert utilization.snapshot(now).rejection_probabilities == tuple(refused)
         assert utilization.value(now) >= 0.0
-        if config.combine == "individual" and refused[0] > 0.0:
+        is_prompt = any(signal.is_prompt for signal in config.signals.values())
+        if config.combine == "individual" and not is_prompt and refused[0] > 0.0:
             assert utilization.should_degrade(now)  # degraded before anything is refused
+
+
+@unhurried
+@given(config=configs(), steps=steps)
+def test_to_critical_plus_the_present_value_makes_no_difference(
+    config: UtilizationConfig, steps: list[tuple[float, int, float]]
+) -> None:
+    signals = {name: replace(signal, is_prompt=False) for name, signal in config.signals.items()}
+    prompt, plain = Utilization(config), Utilization(replace(config, signals=signals))
+    names = list(config.signals)
+    now = 0.0
+    for step, which, value in steps:
+        now += step
+        for utilization in (prompt, plain):
+            utilization.record(names[which % len(names)], value, now)
+
+        *others, critical_plus = probabilities(prompt, now)
+        *others_plain, critical_plus_plain = probabilities(plain, now)
+        assert critical_plus == critical_plus_plain
+        # And the others are refused as ever, or all of them entirely.
+        assert others in (others_plain, [1.0, 1.0, 1.0])
+        assert prompt.should_degrade(now) is plain.should_degrade(now)
+
+
+# A reader that is stuck: whatever it said last, and however high.
+@unhurried
+@given(config=configs(), value=st.floats(0.0, 1e15), late=st.floats(0.0, 1e6, exclude_min=True))
+def test_what_has_expired_refuses_nothing(
+    config: UtilizationConfig, value: float, late: float
+) -> None:
+    utilization = Utilization(config)
+    for name in config.signals:
+        utilization.record(name, value, 1000.0)
+    utilization.admits(1000.0)
+
+    # 5 s, and the next refresh is due 1 s after the last.
+    assert utilization.admits(1005.0 + max(late, 1e-9)) == 0b1111
 
 
 @unhurried
@@ -80,7 +127,7 @@ def test_more_of_a_signal_never_refuses_less(
     def refused(value: float) -> list[float]:
         utilization = Utilization(config)
         utilization.record("cpu", value, 0.0)
-        return [utilization.rejection_probability(c, 0.0) for c in Criticality]
+        return probabilities(utilization, 0.0)
 
     less, more = sorted([first, second])
     assert all(a <= b for a, b in zip(refused(less), refused(more), strict=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from heapq import heapify, heapreplace
 from typing import Protocol, final
 
@@ -138,6 +139,8 @@ class OmniscientClient:
         self._random = stage.rng(name).random
         self._delay_seconds = fleet.delay_seconds(index)
         self._draw_cost = cost_drawer(fleet.config.cost, stage.rng(f"{name}/costs"))
+        # Everyone else answers, if late; a timer for each request is dear.
+        self._has_stalls = any(fault.kind == "stall" for fault in stage.scenario.faults)
 
     def start(self) -> None:
         """Do nothing: all is known."""
@@ -156,6 +159,8 @@ class OmniscientClient:
         if machine is None:
             self._end(call, Reason.NO_BACKEND)
             return
+        if self._has_stalls and request.deadline_at is not None:
+            stage.events.at(request.deadline_at, partial(self._expire, call))
         stage.recorder.second.attempts += 1
         job = call.job = Job(call, None, machine)
         stage.events.after(self.delay(), job.reach)
@@ -177,6 +182,10 @@ class OmniscientClient:
 
     def connected(self, machine: Machine, event: ConnectionEvent) -> None:
         """Ignore connections: there are none."""
+
+    def _expire(self, call: Call) -> None:
+        if not call.is_over:
+            self._end(call, Outcome.TIMEOUT)
 
     def _end(self, call: Call, end: Outcome | Reason) -> None:
         self._stage.checkers.ended(self._stage.events.now, twice=call.is_over)

@@ -23,6 +23,7 @@ RAMPS: Ramps = (Ramp(1.0, 2.0), Ramp(2.0, 3.0), Ramp(3.0, 4.0), Ramp(4.0, 5.0))
 
 
 PLAIN = SignalConfig(ramps=RAMPS)
+PROMPT = SignalConfig(ramps=RAMPS, is_prompt=True)
 
 
 def one_signal(config: SignalConfig = PLAIN) -> Utilization:
@@ -41,7 +42,8 @@ def probabilities(utilization: Utilization, now: float) -> list[float]:
         pytest.param(1.6, [0.2, 0.0, 0.0, 0.0], id="(1.6 − 1.5) / 0.5"),
         pytest.param(2.0, [1.0, 0.0, 0.0, 0.0], id="its head, the foot of the next"),
         pytest.param(2.375, [1.0, 0.5, 0.0, 0.0], id="(2.375 − 2) / 0.75"),
-        pytest.param(3.0, [1.0, 1.0, 0.2, 0.0], id="(3 − 2.75) / 1.25"),
+        pytest.param(2.75, [1.0, 1.0, 0.0, 0.0], id="the foot of CRITICAL's"),
+        pytest.param(2.76, [1.0, 1.0, 1.0, 0.0], id="beyond it, now: all but CRITICAL_PLUS"),
         pytest.param(5.0, [1.0, 1.0, 1.0, 0.25], id="(5 − 4) / 4"),
         pytest.param(1e9, [1.0, 1.0, 1.0, 1.0], id="beyond everything"),
     ],
@@ -52,6 +54,16 @@ def test_ramps_of_runnable(runnable: float, expected: list[float]) -> None:
 
     assert probabilities(utilization, 0.0) == pytest.approx(expected)
     assert utilization.admits(0.0) == sum(1 << i for i, p in enumerate(expected) if p == 0.0)
+
+
+# The same without the rule for the present value: after it has been 3 for long, it is 0 just now.
+def test_the_ramp_of_critical_is_that_of_the_average() -> None:
+    utilization = Utilization(UtilizationConfig(refresh_seconds=0.0))
+    utilization.record("runnable", 3.0, 0.0)
+    utilization.record("runnable", 0.0, 1.0)
+
+    # (3 − 2.75) / 1.25
+    assert probabilities(utilization, 1.0) == pytest.approx([1.0, 1.0, 0.2, 0.0])
 
 
 def test_a_cpu_bound_backend_at_its_full_rate_is_refused_nothing() -> None:
@@ -115,6 +127,138 @@ def test_a_short_spike_is_mostly_swallowed_and_a_long_one_is_not() -> None:
         11 * (1 - math.exp(-0.1)) - 1
     )
     assert utilization.admits(1001.1) == 0
+
+
+# A burst after long peace: the average is 0 at that instant, and 1 − 1/e of it a second later.
+@pytest.mark.parametrize(
+    ("present", "at_once", "later"),
+    [
+        # 3 · 0.632 = 1.896
+        pytest.param(3.0, [0.0, 0.0, 0.0, 0.0], [0.896, 0.0, 0.0, 0.0], id="at CRITICAL's foot"),
+        # 3.01 · 0.632 = 1.903
+        pytest.param(3.01, [1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0], id="beyond it"),
+        # 7 · 0.632 = 4.425
+        pytest.param(7.0, [1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.425], id="far beyond it"),
+        # However much it is: CRITICAL_PLUS is refused by the average alone.
+        pytest.param(1e15, [1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0], id="beyond everything"),
+    ],
+)
+def test_a_prompt_signal_refuses_a_burst_at_once_but_for_critical_plus(
+    present: float, at_once: list[float], later: list[float]
+) -> None:
+    utilization = one_signal(PROMPT)
+    utilization.record("queue", 0.0, 1000.0)
+    utilization.record("queue", present, 1001.0)
+
+    assert probabilities(utilization, 1001.0) == at_once
+    assert probabilities(utilization, 1002.0) == pytest.approx(later, abs=1e-3)
+
+
+def test_other_signals_wait_for_their_average() -> None:
+    utilization = one_signal()
+    utilization.record("queue", 0.0, 1000.0)
+    utilization.record("queue", 1e15, 1001.0)
+
+    assert probabilities(utilization, 1001.0) == [0.0, 0.0, 0.0, 0.0]
+
+
+def test_of_the_usual_signals_runnable_alone_is_prompt() -> None:
+    assert [name for name, signal in default_signals().items() if signal.is_prompt] == ["runnable"]
+
+
+def test_when_the_burst_is_over_the_average_decides_again() -> None:
+    utilization = one_signal(PROMPT)
+    utilization.record("queue", 0.0, 1000.0)
+    utilization.record("queue", 9.0, 1001.0)
+    utilization.record("queue", 0.0, 1001.1)
+
+    # 9 · (1 − e^−0.1) = 0.856 is below every ramp.
+    assert probabilities(utilization, 1001.1) == [0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_present_value_whose_reader_is_stuck_refuses_nothing() -> None:
+    utilization = one_signal(replace(PROMPT, expiry_seconds=5.0, decay_seconds=1000.0))
+    utilization.record("queue", 0.0, 0.0)
+    utilization.record("queue", 9.0, 1.0)
+    assert utilization.admits(6.0) == 0b1000
+    assert utilization.admits(6.001) == 0b1111
+
+    utilization.record("queue", 0.0, 7.0)  # Nor does it come back with the next record.
+    assert utilization.admits(7.0) == 0b1111
+
+
+def test_what_is_no_value_is_no_present_value_either() -> None:
+    utilization = one_signal(PROMPT)
+    utilization.record("queue", 0.0, 0.0)
+    utilization.record("queue", math.inf, 1.0)
+    assert utilization.admits(1.0) == 0b1111
+    utilization.record("queue", 9.0, 2.0)
+    utilization.record("queue", math.nan, 2.0)
+
+    assert utilization.admits(2.0) == 0b1000
+
+
+def test_a_prompt_signal_raises_what_another_refuses_in_part() -> None:
+    signals = {"queue": PROMPT, "heap": PLAIN}
+    for first, second in (("queue", "heap"), ("heap", "queue")):
+        config = UtilizationConfig(
+            signals={first: signals[first], second: signals[second]}, refresh_seconds=0.0
+        )
+        utilization = Utilization(config)
+        utilization.record("heap", 3.5, 0.0)
+        utilization.record("queue", 0.0, 0.0)
+        assert probabilities(utilization, 1.0) == [1.0, 1.0, 0.5, 0.0]
+        utilization.record("queue", 3.5, 1.0)
+
+        assert probabilities(utilization, 1.0) == [1.0, 1.0, 1.0, 0.0]
+
+
+def test_the_present_value_does_not_degrade() -> None:
+    utilization = one_signal(PROMPT)
+    utilization.record("queue", 0.0, 1000.0)
+    utilization.record("queue", 9.0, 1001.0)
+
+    # Whoever is still admitted is CRITICAL_PLUS, and 0.1 s later the average decides: 0.856.
+    assert not utilization.should_degrade(1001.1)
+    assert utilization.should_degrade(1001.2)  # 1.63
+
+
+# In units of what is provisioned, 3 and 10, against a common foot of 1.
+@pytest.mark.parametrize(
+    ("queue", "heap", "expected"),
+    [
+        pytest.param(3.0, 10.0, 0b1111, id="3 / 3 is at the foot"),
+        pytest.param(3.01, 0.0, 0b1000, id="3.01 / 3 is beyond it"),
+        pytest.param(0.0, 1e9, 0b1111, id="the other is not prompt"),
+    ],
+)
+def test_maximum_is_prompt_by_its_common_ramps(queue: float, heap: float, expected: int) -> None:
+    other: Ramps = (Ramp(1.0, 2.0), Ramp(2.0, 5.0), Ramp(10.0, 20.0), Ramp(20.0, 30.0))
+    utilization = Utilization(
+        UtilizationConfig(
+            signals={"queue": PROMPT, "heap": SignalConfig(ramps=other)},
+            combine="maximum",
+            refresh_seconds=0.0,
+        )
+    )
+    for name, value in (("queue", queue), ("heap", heap)):
+        utilization.record(name, 0.0, 0.0)
+        utilization.record(name, value, 1.0)
+
+    assert utilization.admits(1.0) == expected
+    if expected != 0b1111:
+        assert utilization.admits(6.001) == 0b1111  # 5 s after the last word
+
+
+def test_the_snapshot_shows_the_average_and_what_follows_from_the_present() -> None:
+    utilization = one_signal(PROMPT)
+    utilization.record("queue", 0.0, 1000.0)
+    utilization.record("queue", 9.0, 1001.0)
+
+    snapshot = utilization.snapshot(1001.0)
+    assert snapshot.signals["queue"].value == 0.0
+    assert snapshot.rejection_probabilities == (1.0, 1.0, 1.0, 0.0)
+    assert (snapshot.admits, snapshot.should_degrade) == (0b1000, False)
 
 
 def test_decisions_are_computed_at_most_once_per_refresh() -> None:

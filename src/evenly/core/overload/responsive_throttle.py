@@ -113,6 +113,12 @@ class ResponsiveThrottle(Throttle):
             return False
         gate = self._gates[criticality]
         probability = gate.send.value
+        if self._is_troubled:
+            # Where everything times out, the more frequent criticality learns of it first; it must
+            # not be refused more than a lower one for that.
+            for higher in self._gates[criticality + 1 :]:
+                if higher.send.value < probability:
+                    probability = higher.send.value
         if (
             probability >= 1.0
             or self._rng.random() < probability

@@ -43,8 +43,11 @@ def fact(
     *,
     now: float = START,
     is_probe: bool = False,
+    qps: float = 0.0,
+    eps: float = 0.0,
 ) -> None:
-    policy.record_report(view, LoadReport(runnable=runnable), now, is_probe=is_probe)
+    report = LoadReport(runnable=runnable, qps=qps, eps=eps)
+    policy.record_report(view, report, now, is_probe=is_probe)
 
 
 def pick(policy: Probing, *avoid: BackendView, now: float = START) -> str:
@@ -108,14 +111,14 @@ def test_a_fact_lives_as_long_as_it_is_told_to(age: float, expected: str) -> Non
     assert pick(policy, now=START + age) == expected
 
 
-def test_a_fact_lives_100_ms() -> None:
-    assert DEFAULT.fact_seconds == 0.1
+def test_a_fact_lives_120_ms() -> None:
+    assert DEFAULT.fact_seconds == 0.12
     policy, views = policy_of("ab")
     for name in "ab":
         fact(policy, views[name], 0.0)
 
-    assert asked(policy, now=START + 0.099) == ""
-    assert asked(policy, now=START + 0.101) == "ab"
+    assert asked(policy, now=START + 0.119) == ""
+    assert asked(policy, now=START + 0.121) == "ab"
 
 
 def test_a_fact_renewed_lives_from_then_on() -> None:
@@ -124,8 +127,8 @@ def test_a_fact_renewed_lives_from_then_on() -> None:
     fact(policy, views["b"], 0.0, now=START + 0.05)
     fact(policy, views["a"], 0.0, now=START + 0.09)
 
-    assert asked(policy, now=START + 0.14) == ""
-    assert asked(policy, now=START + 0.16) == "ab"  # b's is gone, and one is too few.
+    assert asked(policy, now=START + 0.16) == ""
+    assert asked(policy, now=START + 0.18) == "ab"  # b's is gone, and one is too few.
 
 
 def test_an_error_deletes_the_fact() -> None:
@@ -157,6 +160,56 @@ def test_an_old_error_weighs_less() -> None:
     assert pick(policy, now=START + 5.0) == "a"
 
 
+# Another client met its errors, and it says so: this one has none of its own to go by.
+@pytest.mark.parametrize(
+    ("eps", "qps", "limit"),
+    [
+        pytest.param(49.99, 49.98, 10.0, id="all fail: 10 · 49.99 / (49.98 + 0.01)"),
+        pytest.param(25.0, 49.99, 5.0, id="half fail: 10 · 25 / 50"),
+        pytest.param(0.01, 0.01, 5.0, id="4.6 s after a single error: 10 · 0.01 / 0.02"),
+        pytest.param(0.0, 50.0, 0.0, id="none fail"),
+        pytest.param(0.0, 0.0, 0.0, id="nothing was sent"),
+    ],
+)
+def test_what_a_backend_says_it_fails_weighs_ten_runnable_requests(
+    eps: float, qps: float, limit: float
+) -> None:
+    for runnable, expected in ((limit - 0.1, "b"), (limit + 0.1, "a")):
+        policy, views = policy_of("ab")
+        fact(policy, views["a"], 1.0, eps=eps, qps=qps)
+        fact(policy, views["b"], runnable + 1.0)
+
+        assert pick(policy) == expected
+
+
+# A single error t seconds ago, and nothing since: its rates are both e^−t.  The penalty is 9.9 at
+# once, 4.0 after 5 s, 0.84 after 7 s, and the other backend has one request more in its queue.
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [
+        pytest.param(0.0, "b", id="at once: avoided"),
+        pytest.param(5.0, "b", id="after 5 s still"),
+        pytest.param(7.0, "a", id="after 7 s somebody tries again"),
+    ],
+)
+def test_after_the_rates_have_decayed_somebody_tries_again(age: float, expected: str) -> None:
+    policy, views = policy_of("ab")
+    fact(policy, views["a"], 0.0, eps=math.exp(-age), qps=math.exp(-age))
+    fact(policy, views["b"], 1.0)
+
+    assert pick(policy) == expected
+
+
+def test_own_failures_and_those_of_others_add_up() -> None:
+    for runnable, expected in ((14.9, "b"), (15.1, "a")):
+        policy, views = policy_of("ab")
+        views["a"].record_error(START, is_rejection=False)
+        fact(policy, views["a"], 0.0, eps=25.0, qps=49.99)  # 0 + 1 + 10 · (1 + 0.5) = 16
+        fact(policy, views["b"], runnable)  # 15.9 or 16.1
+
+        assert pick(policy) == expected
+
+
 def test_a_score_is_relative_to_the_weight() -> None:
     policy, views = policy_of("ab")
     views["a"].weight = 2.0
@@ -182,12 +235,12 @@ def test_it_asks_where_there_are_fewer_than_two_facts(names: str, expected: str)
     assert asked(policy) == expected
 
 
-# With a gain of 1 the usual is the last fact's 4: the limit is 1.2 · (4 + 1) = 6.
+# With a gain of 1 the usual is the last fact's 4: the limit is 1.1 · (4 + 1) = 5.5.
 @pytest.mark.parametrize(
     ("runnable", "expected"),
     [
-        pytest.param(5.0, "", id="5 + 1 is at the limit"),
-        pytest.param(5.01, "ab", id="5.01 + 1 is above it"),
+        pytest.param(4.5, "", id="4.5 + 1 is at the limit"),
+        pytest.param(4.51, "ab", id="4.51 + 1 is above it"),
     ],
 )
 def test_it_asks_where_even_the_best_fact_is_worse_than_usual(
@@ -205,26 +258,62 @@ def test_it_asks_where_even_the_best_fact_is_worse_than_usual(
 
 def test_the_usual_is_a_slow_average() -> None:
     policy, views = policy_of("ab")
-    # After n facts of 1 the usual is 1 − 0.95ⁿ.  Their score is 2, and 2 <= 1.2 · (usual + 1) asks
-    # for a usual of 2/3: 0.95ⁿ <= 1/3, n >= ln(3) / −ln(0.95) = 21.4.
-    for _ in range(10):
+    # After n facts of 1 the usual is 1 − 0.95ⁿ.  Their score is 2, and 2 <= 1.1 · (usual + 1) asks
+    # for a usual of 9/11: 0.95ⁿ <= 2/11, n >= ln(5.5) / −ln(0.95) = 33.2.
+    for _ in range(16):
         fact(policy, views["a"], 1.0)
         fact(policy, views["b"], 1.0)
     fact(policy, views["a"], 1.0)
-    assert asked(policy) == "ab"  # 21
+    assert asked(policy) == "ab"  # 33
     fact(policy, views["b"], 1.0)
-    assert asked(policy) == ""  # 22
+    assert asked(policy) == ""  # 34
+
+
+# Each of these draws one of four equals.
+QUARTERS = {"a": 0.1, "b": 0.3, "c": 0.6, "d": 0.9}
 
 
 def test_it_asks_for_two_and_prefers_those_without_a_fact() -> None:
-    # Each number draws a quarter of the four: a c, then b (has a fact), d, a (has one) and c.
-    draws = Draws(0.1, 0.6, 0.3, 0.9, 0.1, 0.6)
-    policy, views = policy_of("abcd", config=ProbingConfig(usual_gain=0.0), rng=draws)
-    assert asked(policy) == "ac"
+    # By twos: b and a have facts, c has none, and neither has d.
+    rng = Draws(*(QUARTERS[name] for name in "bacadb"))
+    policy, views = policy_of("abcd", config=ProbingConfig(usual_gain=0.0), rng=rng)
     fact(policy, views["a"], 50.0)
     fact(policy, views["b"], 50.0)
 
     assert asked(policy) == "cd"
+
+
+@pytest.mark.parametrize(
+    ("drawn", "expected"),
+    [
+        pytest.param("abbd", "ad", id="a is the older of a and b, d of b and d"),
+        pytest.param("badb", "ad", id="the same, drawn the other way round"),
+        pytest.param("acbd", "cd", id="c was never heard of"),
+        pytest.param("bbdd", "bd", id="drawn twice: no choice"),
+    ],
+)
+def test_of_each_two_it_draws_it_asks_the_one_unheard_of_for_longer(
+    drawn: str, expected: str
+) -> None:
+    policy, views = policy_of("abcd", rng=Draws(*(QUARTERS[name] for name in drawn)))
+    for name, age in {"a": 3.0, "b": 1.0, "d": 2.0}.items():
+        views[name].reported_at = START - age
+
+    assert asked(policy) == expected
+
+
+def test_of_two_heard_of_at_the_same_time_the_first_drawn_is_asked() -> None:
+    policy, _ = policy_of("abcd", rng=Draws(*(QUARTERS[name] for name in "bacd")))
+
+    assert asked(policy) == "bc"
+
+
+def test_whom_it_asks_is_drawn_by_weight() -> None:
+    # a has five eighths, up to 0.625, and b the next one, up to 0.75.
+    policy, views = policy_of("abcd", rng=Draws(0.6249, 0.6, 0.626, 0.7))
+    views["a"].weight = 5.0
+
+    assert asked(policy) == "ab"
 
 
 def test_it_asks_those_with_a_fact_where_there_is_no_other() -> None:
@@ -314,7 +403,7 @@ def test_blind_it_picks_the_least_loaded() -> None:
         views[name].begin()
         policy.changed(views[name])
 
-    assert "".join(picked) == "abcabc"
+    assert sorted(picked[:3]) == sorted(picked[3:]) == ["a", "b", "c"]  # in turn
     views["b"].finish()
     policy.changed(views["b"])
     assert pick(policy, now=now) == "b"
@@ -340,7 +429,10 @@ def test_blind_it_still_uses_good_facts_from_responses() -> None:
     policy, views = policy_of("abc")
     go_blind(policy)
     now = START + 0.6
-    fact(policy, views["b"], 0.1, now=now)
+    for name in "bc":
+        views[name].begin()
+        policy.changed(views[name])
+    fact(policy, views["b"], 0.05, now=now)
     assert pick(policy, now=now) == "a"  # One fact is too few: least loaded.
 
     fact(policy, views["c"], 0.0, now=now)
@@ -416,19 +508,19 @@ def test_it_stops_asking_when_most_probes_of_a_second_get_no_answer() -> None:
 
 
 # Used 0.4 and 0.8 of what they have, 0.6 on average.
-# trim: 0.2 · ln(0.6 / 0.4) = 0.081093 and 0.2 · ln(0.6 / 0.8) = −0.057536
-# exp: 1.084472 and 0.944088, 1.014280 on average; and divided by that, 1.069204 and 0.930796.
+# trim: 0.4 · ln(0.6 / 0.4) = 0.162186 and 0.4 · ln(0.6 / 0.8) = −0.115073
+# exp: 1.176079 and 0.891301, 1.033690 on average; and divided by that, 1.137748 and 0.862252.
 def test_the_trim_by_hand() -> None:
     policy, views = policy_of("ab")
     report_utilization(views, 0.4, 0.8)
     policy.wake(START + 1.0)
 
     a, b = views.values()
-    assert (a.trim, b.trim) == pytest.approx((0.081093, -0.057536), abs=1e-6)
-    assert (a.weight, b.weight) == pytest.approx((1.069204, 0.930796), abs=1e-6)
+    assert (a.trim, b.trim) == pytest.approx((0.162186, -0.115073), abs=1e-6)
+    assert (a.weight, b.weight) == pytest.approx((1.137748, 0.862252), abs=1e-6)
 
-    policy.wake(START + 2.0)  # 0.99 · 0.081093 + 0.081093 and 0.99 · −0.057536 − 0.057536
-    assert (a.trim, b.trim) == pytest.approx((0.161375, -0.114497), abs=1e-6)
+    policy.wake(START + 2.0)  # 0.98 · 0.162186 + 0.162186 and 0.98 · −0.115073 − 0.115073
+    assert (a.trim, b.trim) == pytest.approx((0.321128, -0.227844), abs=1e-6)
 
 
 def test_the_trim_has_a_limit() -> None:
@@ -437,7 +529,8 @@ def test_the_trim_has_a_limit() -> None:
         report_utilization(views, 0.01, 1.99)
         policy.wake(START + 1.0)
 
-    # ln(1 / 0.01) = 4.6 a step drives a to its limit; 0.2 · ln(1 / 1.99) / 0.01 = −13.8 drives b.
+    # 0.4 · ln(1 / 0.01) = 1.8 drives a to its limit; in the end 0.4 · ln(1 / 1.99) / 0.02 = −13.8
+    # drives b.
     assert views["a"].trim == 1.4
     assert views["b"].trim == -1.4
     # exp(1.4) = 4.0552 and exp(−1.4) = 0.2466, 2.1509 on average
@@ -452,8 +545,8 @@ def test_an_old_utilization_does_not_drive_the_trim() -> None:
     before = views["a"].trim
     policy.wake(START + 5.1)
 
-    assert before == pytest.approx(0.081093, abs=1e-6)
-    assert views["a"].trim == pytest.approx(0.080282, abs=1e-6)  # 0.99 · 0.081093: it fades.
+    assert before == pytest.approx(0.162186, abs=1e-6)
+    assert views["a"].trim == pytest.approx(0.158942, abs=1e-6)  # 0.98 · 0.162186: it fades.
 
 
 def test_an_unknown_utilization_has_no_part_in_the_mean() -> None:
@@ -461,8 +554,59 @@ def test_an_unknown_utilization_has_no_part_in_the_mean() -> None:
     report_utilization(views, 0.4, 0.8, 0.0)
     policy.wake(START + 1.0)
 
-    assert views["a"].trim == pytest.approx(0.081093, abs=1e-6)
+    assert views["a"].trim == pytest.approx(0.162186, abs=1e-6)
     assert views["c"].trim == 0.0
+
+
+def report_failing(view: BackendView, *, eps: float, qps: float) -> None:
+    """Let a backend look idle and say that it fails so many."""
+    view.report = LoadReport(utilization=0.01, eps=eps, qps=qps)
+    view.reported_at = START
+
+
+@pytest.mark.parametrize(
+    ("eps", "expected"),
+    [
+        pytest.param(100.0, 0.0, id="fails everything"),
+        pytest.param(10.0, 0.0, id="10 / (99.99 + 0.01): a tenth"),
+        # The mean is (0.01 + 0.4 + 0.8) / 3 = 0.4033; 0.4 · ln(40.33) = 1.48 is beyond the limit.
+        pytest.param(9.9, 1.4, id="fails a little less: it counts"),
+    ],
+)
+def test_the_trim_of_a_backend_that_fails_does_not_rise(eps: float, expected: float) -> None:
+    policy, views = policy_of("abc")
+    report_utilization(views, 0.4, 0.8, 0.0)
+    report_failing(views["c"], eps=eps, qps=99.99)
+    policy.wake(START + 1.0)
+
+    assert views["c"].trim == expected
+    if expected == 0.0:  # Nor does what it says of its CPU move the mean of the others.
+        assert views["a"].trim == pytest.approx(0.162186, abs=1e-6)
+
+
+@pytest.mark.parametrize("is_rejection", [False, True], ids=["failure", "rejection"])
+def test_the_trim_of_a_backend_with_errors_of_our_own_does_not_rise(is_rejection: bool) -> None:
+    policy, views = policy_of("abc")
+    report_utilization(views, 0.4, 0.8, 0.01)
+    views["c"].record_error(START, is_rejection=is_rejection)
+    policy.wake(START + 1.0)
+    assert views["c"].trim == 0.0
+    assert views["a"].trim == pytest.approx(0.162186, abs=1e-6)
+
+    views["c"].fade_errors(START + 30.0)  # e^−6 of an error is none.
+    report_utilization(views, 0.4, 0.8, 0.01)
+    policy.wake(START + 2.0)
+    assert views["c"].trim == 1.4
+
+
+def test_the_trim_of_a_backend_that_begins_to_fail_fades() -> None:
+    policy, views = policy_of("ab")
+    report_utilization(views, 0.4, 0.8)
+    policy.wake(START + 1.0)
+    report_failing(views["a"], eps=100.0, qps=100.0)
+    policy.wake(START + 2.0)
+
+    assert views["a"].trim == pytest.approx(0.158942, abs=1e-6)  # 0.98 · 0.162186
 
 
 @pytest.mark.parametrize(
@@ -549,8 +693,8 @@ def test_weights_keep_a_mean_of_one(utilizations: list[float]) -> None:
 
 
 def test_without_facts_it_draws_by_weight() -> None:
-    # a has 1.069204 of 2: below 0.534602 it is a.
-    policy, views = policy_of("ab", rng=Draws(0.5346, 0.9, 0.5347, 0.1))
+    # a has 1.137748 of 2: below 0.568874 it is a.
+    policy, views = policy_of("ab", rng=Draws(0.5688, 0.9, 0.5689, 0.1))
     report_utilization(views, 0.4, 0.8)
     policy.wake(START + 1.0)
 
