@@ -532,6 +532,65 @@ def test_a_question_is_answered_by_what_was_heard_in_between() -> None:
     assert attempt.backend == B
 
 
+def picked_by_facts(task: ClientTask) -> Backend:
+    """Let one request go where the facts say, nobody answering what it may ask."""
+    answer = task.begin(Request())
+    attempt = answer.resume() if isinstance(answer, Ask) else answer
+    assert isinstance(attempt, Attempt)
+    return attempt.backend
+
+
+# Everyone hears it at once, and its queue is empty: were that a fact, all would meet there.
+@pytest.mark.parametrize("is_probe", [True, False], ids=["probe", "response"])
+def test_the_news_that_a_backend_is_healthy_is_no_fact_but_its_next_word_is(is_probe: bool) -> None:
+    task = new_task(A, B, C, policy="probing")
+    task.record_report(A, LoadReport(boot=BOOT, sequence=1, lame_duck=True))
+    for backend in (B, C):
+        task.record_report(backend, LoadReport(boot=BOOT, runnable=0.5))
+    healthy = LoadReport(boot=BOOT, sequence=2, runnable=0.0, utilization=0.25)
+    task.record_report(A, healthy, is_probe=is_probe)
+    assert shown(task, A).state is State.HEALTHY
+    assert shown(task, A).utilization == 0.25  # All else is learned from it.
+    assert {picked_by_facts(task), picked_by_facts(task)} == {B, C}
+
+    for backend in (B, C):
+        task.record_report(backend, LoadReport(boot=BOOT, runnable=0.5))
+    task.record_report(A, healthy, is_probe=is_probe)
+    assert picked_by_facts(task) == A
+
+
+def test_the_first_word_of_another_process_is_no_fact_if_it_ends_a_lame_duck() -> None:
+    task = new_task(A, B, C, policy="probing")
+    task.record_report(A, LoadReport(boot=BOOT, sequence=1, lame_duck=True))
+    for backend in (B, C):
+        task.record_report(backend, LoadReport(boot=BOOT, runnable=0.5))
+    task.record_report(A, LoadReport(boot=BOOT + 1))
+    assert {picked_by_facts(task), picked_by_facts(task)} == {B, C}
+
+
+def test_the_first_word_of_a_silent_backend_is_no_fact() -> None:
+    clock = ManualClock()
+    task = new_task(A, B, C, policy="probing", clock=clock)
+    for _ in range(5):
+        clock.advance(1.0)
+        for backend in (B, C):
+            task.record_report(backend, LoadReport(boot=BOOT, runnable=0.5))
+        task.wake()
+    assert shown(task, A).state is State.REFUSING
+    task.record_report(A, LoadReport(boot=BOOT), is_probe=True)
+    assert shown(task, A).state is State.HEALTHY
+    assert {picked_by_facts(task), picked_by_facts(task)} == {B, C}
+
+
+def test_the_first_word_of_a_backend_that_is_healthy_already_is_a_fact() -> None:
+    task = new_task(A, B, C, policy="probing")
+    for backend in (B, C):
+        task.record_report(backend, LoadReport(boot=BOOT, runnable=0.5))
+    task.record_report(A, LoadReport(boot=BOOT))  # Its connection made it healthy.
+
+    assert picked_by_facts(task) == A
+
+
 def test_a_resumed_request_is_refused_where_nobody_is_left() -> None:
     task = new_task(A, B, policy="probing")
     question = ask(task)
@@ -818,6 +877,23 @@ def test_a_new_process_at_an_address_starts_slowly() -> None:
     clock.advance(5.0)
     task.wake()
     assert shown(task, A).weight / shown(task, B).weight == pytest.approx(0.5)  # 5 s of 10
+
+
+def test_a_new_process_at_an_address_has_averages_of_its_own() -> None:
+    clock = ManualClock()
+    plain = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0)
+    task = new_task(A, B, policy="weighted_round_robin", weights=plain, clock=clock)
+    for backend in (A, B):
+        task.record_report(backend, LoadReport(boot=BOOT, qps=100.0, utilization=1.0))
+    clock.advance(1.0)
+    task.wake()
+    task.record_report(B, LoadReport(boot=BOOT, qps=300.0, utilization=1.0))
+    task.record_report(A, LoadReport(boot=BOOT + 1, qps=300.0, utilization=1.0))
+    clock.advance(1.0)
+    task.wake()
+
+    # B, the same process, has 100 + 200 · (1 − e^−0.1) = 119.0; A has 300 / 1.
+    assert shown(task, A).weight / shown(task, B).weight == pytest.approx(300 / 119.03, abs=1e-3)
 
 
 @pytest.mark.parametrize("policy", ["weighted_round_robin", "weighted_least_loaded"])

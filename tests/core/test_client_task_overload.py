@@ -39,6 +39,21 @@ class Draw(random.Random):
         return 0.5
 
 
+class CountingClock:
+    """Count how often the time is asked for."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self._clock = ManualClock()
+
+    def __call__(self) -> float:
+        self.readings += 1
+        return self._clock()
+
+    def advance(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+
+
 @dataclass
 class Seen(Observer):
     """Write down what a client task tells about retries and refusals."""
@@ -71,7 +86,7 @@ class Service:
     policy: str = "round_robin"
     send_anyway_seconds: float = 2.0
     observer: Observer = NO_OBSERVER
-    clock: ManualClock = field(default_factory=ManualClock)
+    clock: ManualClock | CountingClock = field(default_factory=ManualClock)
     task: ClientTask = field(init=False)
 
     def __post_init__(self) -> None:
@@ -414,6 +429,134 @@ def test_a_request_asks_once_though_the_policy_would_like_to_ask_as_well() -> No
     ask = service.ask()
 
     assert isinstance(ask.resume(), Attempt)
+
+
+# Asked for the policy: it wants to know how busy they are, and hears whether they would refuse.
+
+
+def asked_by_policy(throttle: str = "responsive") -> tuple[Service, Ask]:
+    """Return a client task that has heard of no refusal, nor anything else for 2.1 s, and asks."""
+    service = Service(policy="probing", throttle=throttle)
+    service.clock.advance(2.1)
+    ask = service.ask()
+    service.clock.advance(0.01)
+    return service, ask
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_sent"),
+    [
+        pytest.param((ALL, ALL), True, id="both admit"),
+        pytest.param((NOT_CRITICAL, ALL), True, id="the second admits"),
+        pytest.param((0b0011, 0b1000), False, id="neither admits it"),
+        pytest.param((0,), False, id="one answers and does not"),
+        pytest.param((), True, id="nobody answers"),
+    ],
+)
+def test_who_seldom_sends_does_as_those_say_that_the_policy_asked(
+    answers: tuple[int, ...], is_sent: bool
+) -> None:
+    service, ask = asked_by_policy()
+    for backend, admits in zip(ask.backends, answers, strict=False):
+        service.hear(backend, admits)
+    answer = ask.resume()
+
+    if is_sent:
+        assert isinstance(answer, Attempt)
+        assert service.throttled == 0.0
+    else:
+        assert answer == THROTTLED
+        assert service.throttled == pytest.approx(1.0 - ONE_REJECTION)  # It counts as a rejection.
+        assert service.task.snapshot().active == 0
+        assert service.balance == 3.0  # What is not sent earns no retries.
+
+
+def test_the_order_of_the_answers_makes_no_difference_to_a_request_that_was_asked_for() -> None:
+    service, ask = asked_by_policy()
+    service.hear(ask.backends[1], NOT_CRITICAL)
+    service.hear(ask.backends[0], ALL)
+    assert isinstance(ask.resume(), Attempt)
+
+    # The last that was heard is a no, but one of the two admits.
+    service, ask = asked_by_policy()
+    service.hear(ask.backends[1], ALL)
+    service.hear(ask.backends[0], NOT_CRITICAL)
+    assert isinstance(ask.resume(), Attempt)
+
+
+def test_a_criticality_that_both_admit_is_sent_where_another_is_refused() -> None:
+    for criticality, is_sent in ((Criticality.CRITICAL_PLUS, True), (CRITICAL, False)):
+        service = Service(policy="probing")
+        service.clock.advance(2.1)
+        ask = service.ask(Request(criticality=criticality))
+        for backend in ask.backends:
+            service.hear(backend, NOT_CRITICAL)
+
+        assert isinstance(ask.resume(), Attempt) is is_sent
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_sent"),
+    [
+        pytest.param(1.9, True, id="an answer of its own is 1.9 s old: as q says"),
+        pytest.param(2.1, False, id="2.1 s"),
+    ],
+)
+def test_who_had_an_answer_lately_goes_by_that(seconds: float, is_sent: bool) -> None:
+    service, first = asked_by_policy()
+    attempt = first.resume()
+    assert isinstance(attempt, Attempt)
+    attempt.finish(Outcome.OK)
+    service.clock.advance(seconds)
+    ask = service.ask()
+    for backend in ask.backends:
+        service.hear(backend, 0)
+
+    assert isinstance(ask.resume(), Attempt) is is_sent
+
+
+# It was admitted, by "send anyway", before a third backend's word; those asked have said nothing.
+def test_a_request_that_nobody_answered_for_is_not_decided_twice() -> None:
+    service = Service(policy="probing")
+    first = service.ask().resume()
+    assert isinstance(first, Attempt)
+    service.clock.advance(1.0)
+    service.hear(A, ALL)
+    first.finish(Outcome.DONT_RETRY)
+    service.clock.advance(0.01)
+    service.hear(A, ALL)  # The last that was heard is a yes, which in 10 ms lifts q by little.
+    service.clock.advance(2.1)
+    assert service.throttled > 0.5  # More than the draw lets through.
+    ask = service.ask()
+    (other,) = {A, B, C} - set(ask.backends)
+    service.hear(other, 0)
+
+    assert isinstance(ask.resume(), Attempt)
+
+
+@pytest.mark.parametrize("throttle", ["off", "adaptive"])
+def test_the_other_throttles_do_not_listen_to_answers(throttle: str) -> None:
+    service, ask = asked_by_policy(throttle)
+    for backend in ask.backends:
+        service.hear(backend, 0)
+
+    assert isinstance(ask.resume(), Attempt)
+
+
+def test_a_resumed_request_reads_the_clock_once() -> None:
+    for answers in ((), (ALL, ALL), (0, 0)):
+        for policy in ("probing", "round_robin"):  # Asked by the policy, or by the throttle.
+            clock = CountingClock()
+            service = Service(policy=policy, clock=clock)
+            service.hear(A, NOT_CRITICAL if policy == "round_robin" else ALL)
+            clock.advance(2.1)
+            ask = service.ask()
+            for backend, admits in zip(ask.backends, answers, strict=False):
+                service.hear(backend, admits)
+            before = clock.readings
+            ask.resume()
+
+            assert clock.readings == before + 1
 
 
 @pytest.mark.parametrize("throttle", ["off", "adaptive"])

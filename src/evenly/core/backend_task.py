@@ -227,7 +227,8 @@ class BackendTask:
         if name == _RUNNABLE:
             value = self._take_runnable(value, now)
         self._utilization.record(name, value, now)
-        self._show_admits(self._utilization.admits(now))
+        if self._observer is not NO_OBSERVER:  # This runs twice per request.
+            self._show_admits(self._utilization.admits(now))
 
     def record_process(self, cpu_seconds_total: float) -> None:
         """Learn the process's CPU clock, so that what no handler used is spread over requests."""
@@ -308,7 +309,7 @@ class BackendTask:
 
     def _take_runnable(self, runnable: float, now: float) -> float:
         """Note what is runnable, and return what the ramps are to see of it: NaN for nonsense."""
-        if not (isinstance(runnable, int | float) and 0.0 <= runnable <= _MOST_RUNNABLE):
+        if not (isinstance(runnable, (int, float)) and 0.0 <= runnable <= _MOST_RUNNABLE):
             return math.nan
         cores = self._config.cores
         if now - self._runnable_at > _RUNNABLE_SECONDS:

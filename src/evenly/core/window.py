@@ -149,11 +149,13 @@ class DecayingAverage:
         """Say that the signal has this value from now on."""
         if not -_MOST <= value <= _MOST:
             raise ConfigError(f"value must be in [{-_MOST:g}, {_MOST:g}], not {value!r}")
-        if now > self._at:
-            if self._at == -math.inf:
+        at = self._at
+        if now > at:
+            if at == -math.inf:
                 self._average = value
-            else:
-                self._average = self.value(now)
+            else:  # As in `value`, which is one call more.
+                kept = math.exp((at - now) / self._decay_seconds)
+                self._average = kept * self._average + (1.0 - kept) * self._signal
             self._at = now
         self._signal = value
 

@@ -135,6 +135,19 @@ def test_a_backend_is_cold_after_a_lame_duck_or_when_nobody_can_tell(
     assert a.healthy_since == START + (seconds_reporting if reports else seconds_silent)
 
 
+@pytest.mark.parametrize("state", ["healthy", "lame duck", "refusing"])
+def test_a_renewed_backend_is_cold_and_its_weight_is_learned_anew(state: str) -> None:
+    a = new_view("a", state)
+    b = new_view("b", "healthy")
+    candidates, policy = placed(a, b)
+    held = pickable(policy)
+    a.reports_since = START
+    candidates.renew(a, START + 5.0)
+
+    assert (a.healthy_since, a.reports_since) == (START + 5.0, None)
+    assert pickable(policy) == held
+
+
 def test_a_spare_is_a_lame_duck_and_then_one_not_yet_tried() -> None:
     busy = new_view("a", "healthy")
     lame = new_view("b", "lame duck")

@@ -139,7 +139,7 @@ class Utilization:
         signal = self._signals.get(name)
         if signal is None:
             raise UsageError(f"unknown signal {name!r}; there are {', '.join(self._signals)}")
-        if not (isinstance(value, int | float) and 0.0 <= value <= _MOST):  # NaN fails
+        if not (isinstance(value, (int, float)) and 0.0 <= value <= _MOST):  # NaN fails
             signal.ignored += 1
             return
         # After a silence, or a step back of the clock as long, the average begins anew: the old
