@@ -10,8 +10,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from evenly.cli.simulate_table import Origin, show_rows
-from evenly.sim.result import Row
+from evenly.cli.simulate_table import Origin, show_results, show_rows
+from evenly.sim.result import Result, Row, Series
 
 PLAIN = Row(
     policy="probing",
@@ -33,13 +33,46 @@ PLAIN = Row(
     recovery_seconds=None,
     violations=(),
 )
+SERIES = Series(
+    measured=(0, 1),
+    has_recovered=True,
+    capacity=1000.0,
+    cpu=((0.5,),),
+    spread=(1.0,),
+    wasted_ratio=(0.0,),
+    offered={"CRITICAL": (1000,)},
+    succeeded={"CRITICAL": (1000,)},
+    p50_seconds=(0.01,),
+    p99_seconds=(0.05,),
+    attempts=(1000,),
+    probes=(500,),
+    throttled=(0,),
+    rejected=(0,),
+    connections=(0,),
+)
+ORIGIN = Origin(scenario="tiny", seed=1, commit="0123456789ab", command="evenly simulate tiny")
+
+
+def results_shown(results: Sequence[Result], width: int = 120) -> str:
+    file = StringIO()
+    console = Console(file=file, width=width)
+    show_results(console, results, title="Title", about="About", origin=ORIGIN)
+    return file.getvalue()
 
 
 def shown(rows: Sequence[Row], width: int = 120) -> str:
-    file = StringIO()
-    origin = Origin(scenario="tiny", seed=1, commit="0123456789ab", command="evenly simulate tiny")
-    show_rows(Console(file=file, width=width), rows, title="Title", about="About", origin=origin)
-    return file.getvalue()
+    return results_shown([Result(row=row, series=SERIES) for row in rows], width)
+
+
+def recovered_in(seconds: float | None, *, seed: int = 1, has_recovered: bool = True) -> Result:
+    return Result(
+        row=replace(PLAIN, seed=seed, recovery_seconds=seconds),
+        series=replace(SERIES, has_recovered=has_recovered),
+    )
+
+
+def of_customers(seed: int = 1, **ratios: float) -> Result:
+    return Result(row=replace(PLAIN, seed=seed), series=replace(SERIES, success_by_customer=ratios))
 
 
 def cells(text: str, label: str) -> list[str]:
@@ -87,24 +120,70 @@ def test_medians_are_of_each_figure_over_the_seeds() -> None:
     assert cells(text, "probing")[:2] == ["20.00", "50.00"]
 
 
-@pytest.mark.parametrize(
-    ("recoveries", "median"),
-    [
-        pytest.param([2.0, 4.0, None], "4.0", id="one never recovered"),
-        pytest.param([2.0, None, None], "-", id="most never recovered"),
-    ],
-)
-def test_a_seed_that_never_recovers_counts_as_the_worst(
-    recoveries: list[float | None], median: str
-) -> None:
-    text = shown(
+def test_a_recovery_that_did_not_come_is_longer_than_the_run() -> None:
+    text = results_shown([recovered_in(7.0, has_recovered=False)])
+
+    assert cells(text, "probing")[-1] == ">7.0"
+
+
+def test_a_seed_that_never_recovers_counts_as_the_worst() -> None:
+    def median(*recoveries: tuple[float, bool]) -> str:
+        results = [
+            recovered_in(seconds, seed=seed, has_recovered=has_recovered)
+            for seed, (seconds, has_recovered) in enumerate(recoveries, start=1)
+        ]
+        return cells(results_shown(results), "probing")[-1]
+
+    assert median((2.0, True), (4.0, True), (7.0, False)) == "4.0"
+    assert median((2.0, True), (7.0, False), (7.0, False)) == ">7.0"
+    # Half way from 2.0 to something above 7.0 is above 4.5.
+    assert median((2.0, True), (7.0, False)) == ">4.5"
+
+
+def test_a_seed_with_nothing_to_recover_from_is_left_out() -> None:
+    text = results_shown(
         [
-            replace(PLAIN, seed=seed, recovery_seconds=value)
-            for seed, value in enumerate(recoveries, start=1)
+            recovered_in(2.0, seed=1),
+            recovered_in(None, seed=2, has_recovered=False),
+            recovered_in(None, seed=3),
         ]
     )
 
-    assert cells(text, "probing")[-1] == median
+    assert cells(text, "probing")[-1] == "2.0"
+
+
+def test_customers_have_a_table_and_the_command_is_still_last() -> None:
+    text = results_shown([of_customers(gold=1.0, lead=0.25)])
+
+    assert "Success by customer\n" in text
+    assert cells(text, "probing") == ["100.00%", "25.00%"]
+    assert text.rstrip().splitlines()[-1].strip() == ORIGIN.command
+
+
+def test_customers_have_medians_over_the_seeds() -> None:
+    text = results_shown(
+        [
+            of_customers(1, gold=0.9, lead=0.1),
+            of_customers(2, gold=0.7, lead=0.3),
+            of_customers(3, gold=0.8),
+        ]
+    )
+
+    assert "Success by customer, medians of 3 seeds\n" in text
+    # Of lead, the seed without it counts as the worst: the median of (none, 10 %, 30 %).
+    assert cells(text, "probing") == ["80.00%", "10.00%"]
+
+
+def test_one_customer_is_no_table() -> None:
+    assert "customer" not in shown([PLAIN])
+
+
+def test_rows_alone_are_shown_as_they_are() -> None:
+    file = StringIO()
+    row = replace(PLAIN, recovery_seconds=2.0)
+    show_rows(Console(file=file, width=120), [row], title="Title", about="About", origin=ORIGIN)
+
+    assert file.getvalue() == shown([row])
 
 
 def test_a_criticality_that_some_seed_lacks_does_not_flatter() -> None:
@@ -150,7 +229,7 @@ def test_a_pipe_that_is_not_utf_8_gets_plain_characters() -> None:
         encoding = "ascii"
 
     file = Ascii()
-    origin = Origin(scenario="tiny", seed=1, commit="c", command="evenly simulate tiny")
-    show_rows(Console(file=file), [PLAIN], title="2 × load", about="—", origin=origin)
+    results = [Result(row=PLAIN, series=SERIES)]
+    show_results(Console(file=file), results, title="2 × load", about="—", origin=ORIGIN)
 
     assert file.getvalue().isascii()

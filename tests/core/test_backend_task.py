@@ -669,12 +669,30 @@ def test_latency_follows_the_requests_that_were_served() -> None:
     clock.advance(2.0)
     first.finish(Outcome.OK)
     failed.finish(Outcome.ERROR)  # Failing fast, or late, is no way to serve.
-    assert task.report().latency_seconds == 2.0  # The first is taken whole ...
+    # The first is taken whole: 2 s where two were active, so one for whoever comes now, alone.
+    assert task.report().latency_seconds == 2.0 * 1 / 2
 
     second = admitted(task)
     clock.advance(4.0)
     second.finish(Outcome.OK)
-    assert task.report().latency_seconds == pytest.approx(2.0 + 0.05 * (4.0 - 2.0))  # ... then 5 %.
+    # Then 5 % of each further one: 2 + 0.05 · (4 − 2) s, where 2 + 0.05 · (1 − 2) were active.
+    assert task.report().latency_seconds == pytest.approx(2.1 * 1 / 1.95)
+
+
+# One that nobody sends to because it was slow would otherwise go on saying so for ever.
+def test_the_latency_told_is_that_at_the_present_number_of_requests() -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock)
+    first, *others = [admitted(task) for _ in range(4)]
+    clock.advance(2.0)
+    first.finish(Outcome.OK)  # 2 s, one of four
+    told = [task.report().latency_seconds]
+    for admission in others:
+        admission.finish(Outcome.CANCELLED)
+        told.append(task.report().latency_seconds)
+
+    # With 3, 2, 1 and 0 active, a new request would be one of 4, 3, 2 and 1.
+    assert told == [2.0, 1.5, 1.0, 0.5]
 
 
 def test_a_failed_or_cancelled_request_is_not_the_first_latency() -> None:

@@ -152,12 +152,17 @@ def test_a_throttled_request_never_leaves_this_process() -> None:
     assert seen.events == ["attempt 1", "DONT_RETRY after 1 s", "THROTTLED"]
 
 
-def test_other_criticalities_are_not_throttled() -> None:
+def test_higher_criticalities_are_not_throttled_and_lower_ones_no_less() -> None:
     service = Service()
-    service.reject()
+    for criticality in Criticality:
+        service.begin(Request(criticality=criticality))  # Nothing goes out for want of others.
+    attempt = service.begin()
+    service.clock.advance(1.0)
+    attempt.finish(Outcome.DONT_RETRY)
 
     assert service.task.begin(Request()) == THROTTLED
-    service.begin(Request(criticality=Criticality.SHEDDABLE))
+    assert service.task.begin(Request(criticality=Criticality.SHEDDABLE)) == THROTTLED
+    service.begin(Request(criticality=Criticality.CRITICAL_PLUS))
 
 
 def test_a_request_throttled_by_the_books_equation_counts_once() -> None:
@@ -234,7 +239,8 @@ def test_a_customer_out_of_quota_is_throttled_alone() -> None:
     assert attempt.finish(Outcome.OUT_OF_QUOTA) is Next.GIVE_UP
     assert service.task.snapshot().throttle.throttled_customers == ("a",)
     # Its own throttle was made that instant: no gap, so a weight of 7/8 and a factor of 1:
-    # q = exp(−0.25 / 1.1 · 7/8) = 0.82, above the draw.  A second refusal after 1 s goes on.
+    # q = exp(−7/8 · 0.25 / 2) = 0.90, above the draw.  A second refusal after 1 s, with 8 times the
+    # step and a weight of 57/64, makes it 0.90 · exp(−8 · 57/64 · 0.25 / 2) = 0.37.
     attempt = service.begin(Request(customer="a"))
     service.clock.advance(1.0)
     attempt.finish(Outcome.OUT_OF_QUOTA)
@@ -482,6 +488,22 @@ def test_the_order_of_the_answers_makes_no_difference_to_a_request_that_was_aske
     service.hear(ask.backends[1], ALL)
     service.hear(ask.backends[0], NOT_CRITICAL)
     assert isinstance(ask.resume(), Attempt)
+
+
+@pytest.mark.parametrize("policy", ["probing", "round_robin"], ids=["by policy", "by throttle"])
+def test_what_one_admits_is_not_sent_to_the_other_that_refuses(policy: str) -> None:
+    for is_first in (True, False):
+        service = Service(backends=(A, B), policy=policy)
+        service.hear(A, NOT_CRITICAL if policy == "round_robin" else ALL)
+        service.clock.advance(2.1)
+        ask = service.ask()
+        yes, no = ask.backends if is_first else reversed(ask.backends)
+        service.hear(yes, ALL)
+        service.hear(no, NOT_CRITICAL)
+        answer = ask.resume()
+
+        assert isinstance(answer, Attempt)
+        assert answer.backend == yes
 
 
 def test_a_criticality_that_both_admit_is_sent_where_another_is_refused() -> None:

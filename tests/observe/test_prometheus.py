@@ -141,7 +141,7 @@ def test_a_client_task_over_http(registry: CollectorRegistry, page: Callable[[],
     assert found("client_retries_refused_total", criticality="critical") == 1
     assert found("client_refused_total", criticality="sheddable", reason="no_backend") == 1
     assert found("client_retry_balance") == 0
-    assert found("client_throttle_probability", criticality="sheddable") == 0
+    assert found("client_throttle_probability", criticality="critical_plus") == 0
     assert found("client_throttle_probability", criticality="critical") > 0  # type: ignore[operator]
     assert found("observer_odd_total") == 0
     assert not any("backend_requests" in str(key) for key in found.samples)  # It serves nothing.

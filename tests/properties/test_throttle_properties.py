@@ -77,10 +77,38 @@ def test_a_report_stops_the_asking_only_by_admitting(reports: list[tuple[float, 
 @unhurried
 @given(steps=steps, spared=criticalities)
 @pytest.mark.parametrize("name", THROTTLES)
-def test_what_happens_to_other_criticalities_changes_nothing(
+def test_what_happens_to_lower_criticalities_changes_nothing(
     name: str, steps: list[Step], spared: Criticality
 ) -> None:
     throttle = make(name)
+    now = 0.0
+    for step in steps:
+        now += step[0]
+        if step[1] < spared:
+            take(throttle, step, now)
+
+    assert throttle.snapshot(now).rejection_probabilities[spared] == 0.0
+
+
+@unhurried
+@given(steps=steps)
+def test_no_criticality_is_throttled_more_than_a_lower_one(steps: list[Step]) -> None:
+    throttle = make("responsive")
+    now = 0.0
+    for step in steps:
+        now += step[0]
+        take(throttle, step, now)
+
+        shown = throttle.snapshot(now).rejection_probabilities
+        assert list(shown) == sorted(shown, reverse=True)
+
+
+@unhurried
+@given(steps=steps, spared=criticalities)
+def test_the_books_throttle_hears_of_one_criticality_alone(
+    steps: list[Step], spared: Criticality
+) -> None:
+    throttle = make("adaptive")
     now = 0.0
     for step in steps:
         now += step[0]

@@ -49,9 +49,12 @@ def configs(draw: st.DrawFn) -> UtilizationConfig:
     )
 
 
-# Whatever a reader may come up with, and often what lies on the ramps.
-values = st.one_of(st.floats(), st.floats(0.0, 45.0), st.integers(0, 40).map(float))
-steps = st.lists(st.tuples(st.floats(-10.0, 10.0), st.integers(0, 2), values), max_size=30)
+# Mostly what lies on the ramps, and whatever else a reader may come up with: seldom, because an
+# average that has met a huge value says the same of all that follow.
+near = st.integers(0, 40).map(float)
+values = st.one_of(near, near, near, st.floats(0.0, 45.0), st.floats())
+pauses = st.one_of(st.sampled_from([0.0, 0.005, 1.0]), st.floats(-10.0, 10.0))
+steps = st.lists(st.tuples(pauses, st.integers(0, 2), values), max_size=30)
 
 
 def probabilities(utilization: Utilization, now: float) -> list[float]:
@@ -80,6 +83,34 @@ def test_a_criticality_is_refused_only_where_all_lower_ones_are_refused_entirely
         is_prompt = any(signal.is_prompt for signal in config.signals.values())
         if config.combine == "individual" and not is_prompt and refused[0] > 0.0:
             assert utilization.should_degrade(now)  # degraded before anything is refused
+
+
+# What replaces a value at the same instant is the present one, and has no part in the average yet.
+@settings(deadline=None, max_examples=300)
+@given(
+    config=configs(),
+    averages=st.tuples(*[st.one_of(near, st.integers(0, 5).map(float))] * 3),
+    presents=st.tuples(*[near] * 3),
+)
+def test_that_holds_for_any_average_and_any_present_value(
+    config: UtilizationConfig, averages: tuple[float, ...], presents: tuple[float, ...]
+) -> None:
+    utilization = Utilization(config)
+    for name, average, present in zip(config.signals, averages, presents, strict=False):
+        utilization.record(name, average, 0.0)
+        utilization.record(name, present, 0.0)
+    refused = probabilities(utilization, 0.0)
+
+    for lower, higher in pairwise(refused):
+        assert higher == 0.0 or lower == 1.0
+    assert utilization.snapshot(0.0).rejection_probabilities == tuple(refused)
+    if config.combine == "individual":
+        for (name, signal), average, present in zip(
+            config.signals.items(), averages, presents, strict=False
+        ):
+            assert utilization.snapshot(0.0).signals[name].value == average
+            if signal.is_prompt and present > signal.ramps[Criticality.CRITICAL].low:
+                assert refused[:3] == [1.0, 1.0, 1.0]
 
 
 @unhurried

@@ -68,9 +68,7 @@ def row_of(scenario: Scenario, seconds: Sequence[Second], samples: CpuSamples = 
             id="the phase at the row's load",
         ),
         pytest.param(
-            replace(SCENARIO, phases=(PhaseConfig(seconds=5.0, load=0.5),)),
-            (2, 5),
-            id="no such phase",
+            replace(SCENARIO, settle_seconds=0.5), (1, 10), id="no second is measured in part"
         ),
     ],
 )
@@ -260,9 +258,18 @@ def test_evenness() -> None:
     assert found.wasted_ratio == pytest.approx(2.75 / 11)
 
 
-@pytest.mark.parametrize("cpu", [[], [0.5], [0.5, 0.0]])
-def test_evenness_needs_two_that_do_something(cpu: list[float]) -> None:
+@pytest.mark.parametrize("cpu", [[], [0.5]])
+def test_evenness_needs_two(cpu: list[float]) -> None:
     assert evenness(cpu) is None
+
+
+def test_a_ratio_to_an_idle_backend_is_unknown_and_its_capacity_wasted() -> None:
+    # p95 and p5 of 0.0 and 0.5 lie at 0.95 and 0.05 between them; Σ(0.5 − CPU[i]) = 0.5 of 2 · 0.5.
+    found = evenness([0.5, 0.0])
+    assert found is not None
+    assert found.p95_over_p5 == pytest.approx(19.0)
+    assert found[1:] == (None, 0.5)
+    assert evenness([0.0, 0.0]) == (None, None, None)
 
 
 def test_all_alike_waste_nothing() -> None:
@@ -294,7 +301,9 @@ def test_cpu_is_sampled_by_machine_and_second() -> None:
     both = samples.over(0, 3)
     assert both is not None
     assert both.max_over_min == pytest.approx((0.375 + 0.5 + 0.375) / (0.5 + 0.375))
-    assert samples.over(1, 2) is None  # One of the two was idle.
+    idle = samples.over(1, 2)
+    assert idle is not None
+    assert idle.max_over_min is None  # One of the two was idle.
 
 
 def test_evenness_is_the_median_of_windows_of_ten_seconds() -> None:

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from evenly.cli.simulate_figures import measured_figures
-from evenly.sim.result import Result, Row
+from evenly.cli.simulate_figures import cells_of
+from evenly.sim.result import Result, Row, Series
+from evenly.sim.row_figures import RowFigure, customer_figures, figure_groups
 from evenly.sim.scenario import OMNISCIENT
 
-__all__ = ["Origin", "show_customers", "show_rows"]
+__all__ = ["Origin", "show_customers", "show_results", "show_rows"]
+
+_NO_SERIES: Final = Series(
+    measured=(0, 0),
+    has_recovered=True,
+    capacity=0.0,
+    cpu=(),
+    spread=(),
+    wasted_ratio=(),
+    offered={},
+    succeeded={},
+    p50_seconds=(),
+    p99_seconds=(),
+    attempts=(),
+    probes=(),
+    throttled=(),
+    rejected=(),
+    connections=(),
+)
 
 
 @final
@@ -42,29 +61,55 @@ class _Column:
         return max(len(text) for text in (*self.heading.split("\n"), *self.cells))
 
 
-def show_rows(
-    console: Console, rows: Sequence[Row], *, title: str, about: str, origin: Origin
+def show_results(
+    console: Console, results: Sequence[Result], *, title: str, about: str, origin: Origin
 ) -> None:
-    """Print the title, a table of all rows, the violations in full, and how to repeat it.
+    """Print the title, a table of all runs, the violations in full, and how to repeat it.
 
     Where there are several seeds, a table of the medians over them follows: the figures to quote.
+    The command is last, where it is found again.
     """
     _say(console, title, style="bold")
     _say(console, about)
     console.print()
-    seeds = len({row.seed for row in rows})
-    groups = _by_policy(rows)
-    if seeds == 1:
-        _show_lines(console, groups, rows)
-    else:
+    groups = figure_groups(results)
+    figures = (groups.balance, groups.success, groups.effort)
+    lines = _by_policy(results)
+    seeds = len({result.row.seed for result in results})
+    if seeds > 1:
         _say(console, "Every seed", style="bold")
-        _show_lines(console, [[row] for group in groups for row in group], rows)
+        _show_lines(console, [[result] for line in lines for result in line], results, figures)
         _say(console, f"Medians of {seeds} seeds", style="bold")
-        _show_lines(console, groups, rows)
+    _show_lines(console, lines, results, figures)
+    show_customers(console, results)
+    rows = [result.row for result in results]
     _show_violations(console, rows)
+    _show_origin(console, rows, origin)
+
+
+def show_rows(
+    console: Console, rows: Sequence[Row], *, title: str, about: str, origin: Origin
+) -> None:
+    """Print what rows alone can tell: nothing of customers, nor whether a recovery was the end."""
+    results = [Result(row=row, series=_NO_SERIES) for row in rows]
+    show_results(console, results, title=title, about=about, origin=origin)
+
+
+def show_customers(console: Console, results: Sequence[Result]) -> None:
+    """Print how each customer fared, where there are several."""
+    customers = customer_figures(results)
+    if customers:
+        seeds = len({result.row.seed for result in results})
+        medians = f", medians of {seeds} seeds" if seeds > 1 else ""
+        _say(console, f"Success by customer{medians}", style="bold")
+        _show_lines(console, _by_policy(results), results, [customers])
+
+
+def _show_origin(console: Console, rows: Sequence[Row], origin: Origin) -> None:
     requests = sum(row.requests for row in rows)
     spent = sum(row.cpu_seconds_spent for row in rows)
-    seed = f"seeds {origin.seed} to {rows[-1].seed}" if seeds > 1 else f"seed {origin.seed}"
+    last = max(row.seed for row in rows)
+    seed = f"seeds {origin.seed} to {last}" if last > origin.seed else f"seed {origin.seed}"
     _say(
         console,
         f"{origin.scenario}, {seed}, commit {origin.commit}: {requests:,} requests simulated in"
@@ -72,16 +117,6 @@ def show_rows(
     )
     # Not wrapped, so that it can be copied.
     console.print(Text(f"  {origin.command}"), soft_wrap=True)
-
-
-def show_customers(console: Console, results: Sequence[Result]) -> None:
-    """Print how each customer fared, where there are several."""
-    for result in results:
-        ratios = result.series.success_by_customer
-        if ratios:
-            row = result.row
-            shown = ", ".join(f"{name} {ratio:.2%}" for name, ratio in ratios.items())
-            _say(console, f"{row.policy}, load {row.load:g}, seed {row.seed}: success of {shown}")
 
 
 def _show_violations(console: Console, rows: Sequence[Row]) -> None:
@@ -94,20 +129,29 @@ def _show_violations(console: Console, rows: Sequence[Row]) -> None:
             console.print()
 
 
-def _by_policy(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return the rows that differ by their seeds only, together."""
-    groups: dict[tuple[float, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.load, row.policy), []).append(row)
+def _by_policy(results: Sequence[Result]) -> list[list[Result]]:
+    """Return the runs that differ by their seeds only, together."""
+    groups: dict[tuple[float, str], list[Result]] = {}
+    for result in results:
+        groups.setdefault((result.row.load, result.row.policy), []).append(result)
     return list(groups.values())
 
 
-def _show_lines(console: Console, lines: Sequence[Sequence[Row]], rows: Sequence[Row]) -> None:
-    """Print a line for each group of rows; what is too wide goes on below: no figure is cut off."""
-    labels = _labels(lines, rows)
+def _show_lines(
+    console: Console,
+    lines: Sequence[Sequence[Result]],
+    results: Sequence[Result],
+    figures: Sequence[Sequence[RowFigure]],
+) -> None:
+    """Print a line for each group of runs; what is too wide goes on below: no figure is cut off."""
+    labels = _labels(lines, results)
     groups = [
-        [_Column(heading=figure.heading, cells=figure.cells(lines)) for figure in figures]
-        for figures in measured_figures(rows)
+        [
+            _Column(heading=figure.heading, cells=cells_of(figure, lines))
+            for figure in group
+            if figure.is_measured(results)
+        ]
+        for group in figures
     ]
     # Two spaces between columns, unless one makes do with fewer tables.
     wide, narrow = (_parts(labels, groups, console.width, gap) for gap in (2, 1))
@@ -131,19 +175,19 @@ def _show_lines(console: Console, lines: Sequence[Sequence[Row]], rows: Sequence
         console.print()
 
 
-def _style(line: Sequence[Row]) -> str:
-    if any(row.violations for row in line):
+def _style(line: Sequence[Result]) -> str:
+    if any(result.row.violations for result in line):
         return "red"
-    return "dim" if line[0].policy == OMNISCIENT else ""
+    return "dim" if line[0].row.policy == OMNISCIENT else ""
 
 
-def _labels(lines: Sequence[Sequence[Row]], rows: Sequence[Row]) -> list[_Column]:
+def _labels(lines: Sequence[Sequence[Result]], results: Sequence[Result]) -> list[_Column]:
     """Return the columns that tell lines apart: the policy, and of load and seed what varies."""
-    first = [line[0] for line in lines]
+    first = [line[0].row for line in lines]
     labels = [_Column(heading="policy", cells=[row.policy for row in first], is_left=True)]
-    if len({row.load for row in rows}) > 1:
+    if len({result.row.load for result in results}) > 1:
         labels.append(_Column(heading="load", cells=[f"{row.load:g}" for row in first]))
-    if len({row.seed for row in rows}) > 1 and all(len(line) == 1 for line in lines):
+    if len({result.row.seed for result in results}) > 1 and all(len(line) == 1 for line in lines):
         labels.append(_Column(heading="seed", cells=[str(row.seed) for row in first]))
     return labels
 

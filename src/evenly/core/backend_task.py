@@ -169,6 +169,7 @@ class BackendTask:
         # over as long as the rates with which it makes a weight.
         self._busy = DecayingAverage(config.rate_seconds)
         self._latency_seconds = 0.0
+        self._usual_active = 1.0
         self._sequence = 0
         self._is_lame_duck = True
         self._leaving_since: float | None = None
@@ -252,7 +253,9 @@ class BackendTask:
             utilization=self._reported_utilization(now),
             qps=self._served.value(now) / seconds,
             eps=self._failed.value(now) / seconds,
-            latency_seconds=self._latency_seconds,
+            # Scaled to the present: one that nobody sends to would go on telling what was, and so
+            # be sent nothing for ever.
+            latency_seconds=self._latency_seconds * (self._active + 1.0) / self._usual_active,
             compute_units=self._config.cost.compute_units,
             probe_port=self._config.probe_port,
         )
@@ -346,6 +349,7 @@ class BackendTask:
             # The first is taken whole.
             gain = _LATENCY_GAIN if self._latency_seconds else 1.0
             self._latency_seconds += gain * (seconds - self._latency_seconds)
+            self._usual_active += gain * (self._active + 1.0 - self._usual_active)
         self._observer.request_finished(admission.request, outcome, cost, seconds)
 
     def _drained_at(self) -> float:

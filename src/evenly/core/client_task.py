@@ -11,7 +11,7 @@ transport (gRPC, HTTP, or the simulator) does the rest:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -278,16 +278,23 @@ class ClientTask:
         if self._throttle.asks and self._throttle.should_ask(ask.request.criticality, now):
             admits = _heard_since(ask)
             if admits is not None:
-                return self._start_asked(ask.request, admits, now)
+                return self._start_asked(ask, admits, now)
         return self._start(ask.request, None, now)
 
     def _resume_throttled(self, ask: Ask) -> Attempt | Rejection:
-        return self._start_asked(ask.request, _heard_since(ask), self._clock())
+        return self._start_asked(ask, _heard_since(ask), self._clock())
 
-    def _start_asked(self, request: Request, admits: int | None, now: float) -> Attempt | Rejection:
+    def _start_asked(self, ask: Ask, admits: int | None, now: float) -> Attempt | Rejection:
+        request = ask.request
         if not self._throttle.admit_asked(request.criticality, request.customer, admits, now):
             return self._refuse(request, _THROTTLED)
-        return self._start(request, None, now)
+        # Who has just said no is not to be sent what the other said yes to.
+        refusing = [
+            view
+            for view in ask.views
+            if view.report is not None and not view.report.admits >> request.criticality & 1
+        ]
+        return self._start(request, None, now, avoid=refusing)
 
     def _retry(self, request: Request, previous: Attempt, now: float) -> Attempt | Rejection:
         if previous.next is not Next.RETRY:
@@ -295,14 +302,19 @@ class ClientTask:
         if request != previous.request:
             raise UsageError(f"begin(previous=...): another request than that of {previous!r}")
         previous.next = Next.GIVE_UP  # It paid for one retry.
-        answer = self._start(request, previous, now)
+        answer = self._start(request, previous, now, avoid=previous.tried)
         if isinstance(answer, Rejection) and previous.outcome is not None:
             self._retry_budget.give_back()
             self._record_end(request, previous.outcome, now)
         return answer
 
-    def _start(self, request: Request, previous: Attempt | None, now: float) -> Attempt | Rejection:
-        avoid = () if previous is None else previous.tried
+    def _start(
+        self,
+        request: Request,
+        previous: Attempt | None,
+        now: float,
+        avoid: Collection[BackendView] = (),
+    ) -> Attempt | Rejection:
         view = self._policy.pick(now, avoid)
         if view is None:
             view = self._candidates.spare(avoid)

@@ -8,20 +8,18 @@ each as given; the omniscient row that is added for comparison is the last of it
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from functools import partial
+from multiprocessing.sharedctypes import RawArray
 from typing import Protocol, final
 
 from evenly.sim.result import Result
 from evenly.sim.scenario import OMNISCIENT, Scenario
+from evenly.sim.workers import workers
 
 __all__ = ["PlannedRow", "Simulate", "plan_rows", "run_batch", "run_rows"]
 
@@ -150,29 +148,13 @@ def _run_here(rows: Sequence[PlannedRow], progress: Progress, run: Simulate) -> 
 def _run_in_processes(
     rows: Sequence[PlannedRow], processes: int, progress: Progress, run: Simulate
 ) -> list[Result]:
-    # Not forked: a fork copies the locks that other threads hold, and Python 3.12 warns of it.
-    context = multiprocessing.get_context("spawn")
-    fractions = context.RawArray(ctypes.c_double, len(rows))
-    lifeline, held_end = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(
-        processes, mp_context=context, initializer=_be_worker, initargs=(fractions, lifeline)
-    )
-    try:
-        with _interrupts_held():
-            futures = {
-                pool.submit(_run_in_worker, index, rows[index], run): index
-                for index in _longest_first(rows)
-            }
-        results = _collect(rows, futures, fractions, progress)
-    except BaseException:
-        # Nobody waits for these results any more: end the workers, whatever they are doing.
-        held_end.close()
-        raise
-    finally:
-        pool.shutdown()
-        held_end.close()
-        lifeline.close()
-    return results
+    fractions = RawArray(ctypes.c_double, len(rows))
+    with workers(processes, begin=partial(_fractions.append, fractions)) as pool:
+        futures = {
+            pool.submit(_run_in_worker, index, rows[index], run): index
+            for index in _longest_first(rows)
+        }
+        return _collect(rows, futures, fractions, progress)
 
 
 def _longest_first(rows: Sequence[PlannedRow]) -> list[int]:
@@ -214,33 +196,8 @@ def _named(row: PlannedRow) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Keep Ctrl-C from the processes that start meanwhile, for their whole life.
-
-    It goes to every process of the terminal, and each worker would print its traceback.  They
-    inherit what is blocked here, so that there is no moment at which they would listen to it.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 # What only a worker process has: one entry, from when it starts.
 _fractions: list[ctypes.Array[ctypes.c_double]] = []
-
-
-def _be_worker(fractions: ctypes.Array[ctypes.c_double], lifeline: Connection) -> None:
-    _fractions.append(fractions)
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-
-
-def _end_with(lifeline: Connection) -> None:
-    """End this process as soon as the other end closes: by intent, or because its process died."""
-    lifeline.poll(None)
-    os._exit(1)
 
 
 def _run_in_worker(index: int, row: PlannedRow, run: Simulate) -> Result:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
 from typing import NamedTuple, final
 
 from evenly.sim.events import Events
@@ -20,11 +19,11 @@ _WINDOW = 10
 
 
 class Evenness(NamedTuple):
-    """Say how evenly CPU is used."""
+    """Say how evenly CPU is used; a ratio to nothing is `None`."""
 
-    p95_over_p5: float
-    max_over_min: float
-    wasted_ratio: float
+    p95_over_p5: float | None
+    max_over_min: float | None
+    wasted_ratio: float | None
 
 
 @final
@@ -65,20 +64,29 @@ class CpuSamples:
         found = [each for each in (self.over(*span) for span in spans if span[1] > span[0]) if each]
         if not found:
             return None
-        return Evenness(*(median(figures) for figures in zip(*found, strict=True)))
+        return Evenness(*(_median(figures) for figures in zip(*found, strict=True)))
 
 
 def evenness(cpu: Sequence[float]) -> Evenness | None:
     """Return how even these are, or `None` if there is nothing to compare."""
-    if len(cpu) < 2 or not min(cpu) > 0.0:
+    if len(cpu) < 2:
         return None
     ordered = sorted(cpu)
-    most = ordered[-1]
+    least, most = ordered[0], ordered[-1]
+    low = quantile(ordered, 0.05)
+    wasted = math.fsum(most - used for used in ordered)
     return Evenness(
-        p95_over_p5=quantile(ordered, 0.95) / quantile(ordered, 0.05),
-        max_over_min=most / ordered[0],
-        wasted_ratio=math.fsum(most - used for used in ordered) / (len(ordered) * most),
+        p95_over_p5=quantile(ordered, 0.95) / low if low > 0.0 else None,
+        max_over_min=most / least if least > 0.0 else None,
+        wasted_ratio=wasted / (len(ordered) * most) if most > 0.0 else None,
     )
+
+
+def _median(figures: Sequence[float | None]) -> float | None:
+    """Return the median; what could not be measured is worse than anything that could."""
+    known = sorted(figure for figure in figures if figure is not None)
+    place = len(figures) // 2
+    return known[place] if place < len(known) else None
 
 
 def quantile(ordered: Sequence[float], ratio: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from evenly.core.criticality import Criticality
@@ -28,7 +29,8 @@ def measured_span(scenario: Scenario) -> tuple[int, int]:
         if phase.load is None:
             begin, end = at, at + phase.seconds
         at += phase.seconds
-    return int(begin), max(int(begin) + 1, int(end))
+    first = min(math.ceil(begin), int(scenario.total_seconds))
+    return first, max(first + 1, int(end))
 
 
 def measure_row(
@@ -83,7 +85,8 @@ def measure_series(scenario: Scenario, seconds: Sequence[Second], samples: CpuSa
     ordered = [sorted(second.latencies) for second in seconds]
     used = [c for c in reversed(Criticality) if any(second.offered[c] for second in seconds)]
     return Series(
-        settle_seconds=scenario.settle_seconds,
+        measured=measured_span(scenario),
+        has_recovered=_recovered_at(scenario, seconds) is not None,
         capacity=scenario.capacity,
         cpu=tuple(tuple(cpu[:whole]) for cpu in samples.used),
         spread=tuple(None if each is None else each.p95_over_p5 for each in even),
@@ -124,11 +127,18 @@ def _recovery_seconds(scenario: Scenario, seconds: Sequence[Second]) -> float | 
     whole = int(scenario.total_seconds)
     if trouble_end is None or trouble_end >= whole:
         return None
-    first = int(trouble_end)
-    for at in range(first, whole - _RECOVERED_SECONDS + 1):
+    recovered_at = _recovered_at(scenario, seconds)
+    return max(0.0, (whole if recovered_at is None else recovered_at) - trouble_end)
+
+
+def _recovered_at(scenario: Scenario, seconds: Sequence[Second]) -> int | None:
+    """Return the first second after the last trouble from which on all was well, if any."""
+    trouble_end = _trouble_end(scenario) or 0.0
+    whole = int(scenario.total_seconds)
+    for at in range(int(trouble_end), whole - _RECOVERED_SECONDS + 1):
         if all(_is_fine(second) for second in seconds[at : at + _RECOVERED_SECONDS]):
-            return max(0.0, at - trouble_end)
-    return whole - trouble_end
+            return at
+    return None
 
 
 def _trouble_end(scenario: Scenario) -> float | None:

@@ -54,7 +54,10 @@ class Row:
 class Series:
     """Show the run second by second; every list has one entry per simulated second."""
 
-    settle_seconds: float
+    measured: tuple[int, int]
+    """The first second that is measured, and the one after the last."""
+    has_recovered: bool
+    """False if it had not by the end of the story: its recovery then took longer than it says."""
     capacity: float
     """Requests per second at load 1."""
     cpu: tuple[tuple[float, ...], ...]

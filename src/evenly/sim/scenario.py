@@ -271,6 +271,12 @@ class Scenario:
                 raise ConfigError(
                     f"policies must be among {', '.join(SIMULATED_POLICIES)}, not {policy!r}"
                 )
+        measured = [phase for phase in self.phases if phase.load is None]
+        if self.phases and len(measured) != 1:
+            raise ConfigError(
+                "phases must have exactly one without a load of its own, which is at the row's load"
+                f" and measured, not {len(measured)}"
+            )
         self._check_services()
         self._check_faults()
 

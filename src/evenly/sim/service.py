@@ -116,7 +116,9 @@ class ServiceConfig:
         check.count("cores", self.cores, 1, 1_000)
         low, high = self.speeds
         check.number("speeds", low, 0.001, 1000.0)
-        check.number("speeds", high, low, 1000.0)
+        check.number("speeds", high, 0.001, 1000.0)
+        if low > high:
+            raise ConfigError(f"speeds must have the slowest first, not {self.speeds!r}")
         check.number("io_seconds", self.io_seconds, 0.0, 3600.0)
         check.number("reject_cost_ratio", self.reject_cost_ratio, 0.0, 10.0)
         check.number("error_cost_ratio", self.error_cost_ratio, 0.0, 10.0)
@@ -127,6 +129,12 @@ class ServiceConfig:
         check.number("warm_up_seconds", self.warm_up_seconds, 0.0, _MOST_SECONDS)
         check.number("cold_speed_ratio", self.cold_speed_ratio, 0.001, 1.0)
         check.number("cold_seconds", self.cold_seconds, 0.0, _MOST_SECONDS)
+        if self.restarts is not None and not self._away_ratio() < 1.0:
+            least = self._away_ratio() * self.restarts.every_seconds
+            raise ConfigError(
+                f"restarts.every_seconds must be above {least:g}, not"
+                f" {self.restarts.every_seconds!r}: otherwise nobody is ever there to serve"
+            )
 
     @property
     def capacity(self) -> float:
@@ -138,8 +146,11 @@ class ServiceConfig:
         cpus = self.count * self.cores * math.fsum(self.speeds) / 2.0
         if self.antagonists is not None:
             cpus *= self.antagonists.mean_speed_ratio
-        if self.restarts is not None:
-            away_seconds = 1.0 + self.down_seconds + self.warm_up_seconds
-            away = away_seconds / self.restarts.every_seconds / self.count
-            cpus *= max(0.0, 1.0 - away)
-        return cpus / self.cost.mean_seconds
+        return cpus * (1.0 - self._away_ratio()) / self.cost.mean_seconds
+
+    def _away_ratio(self) -> float:
+        """Return which part of the backends is restarting, on average."""
+        if self.restarts is None:
+            return 0.0
+        away_seconds = 1.0 + self.down_seconds + self.warm_up_seconds
+        return away_seconds / self.restarts.every_seconds / self.count

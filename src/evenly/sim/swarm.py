@@ -5,22 +5,19 @@ What belongs to a seed is always the same, so a finding is replayed by its seed 
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import signal
 import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from multiprocessing import connection
 from types import FrameType
 from typing import Final, final
 
 from evenly.sim.draw import draw_scenario
-from evenly.sim.simulate import simulate
+from evenly.sim.workers import workers
 
 __all__ = ["Finding", "Progress", "draw_scenario", "run_one", "run_swarm"]
 
@@ -55,6 +52,8 @@ Progress = Callable[[int, Finding | None], None]
 
 def run_one(seed: int) -> Finding | None:
     """Run the scenario that belongs to a seed; return what was wrong, or `None`."""
+    from evenly.sim.simulate import simulate  # noqa: PLC0415  An extra, and slow.
+
     try:
         with _ending_after(_MOST_CPU_SECONDS):
             scenario, policy, load = draw_scenario(seed)
@@ -88,45 +87,15 @@ def _run_here(seeds: range) -> Generator[Finding | None, None, None]:
 
 
 def _run_in_processes(seeds: range, processes: int) -> Generator[Finding | None, None, None]:
-    # Not forked: a fork copies the locks that other threads hold, and Python 3.12 warns of it.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_parent)
     waiting = iter(seeds)
-    try:
-        # Two for each process, so that none waits, and few are left to end after Ctrl-C.
-        pending = _submit(pool, islice(waiting, 2 * processes))
+    with workers(processes) as pool:
+        # Two for each process, so that none waits, and a million do not lie about.
+        pending = {pool.submit(run_one, each) for each in islice(waiting, 2 * processes)}
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            pending |= _submit(pool, islice(waiting, len(done)))
+            pending |= {pool.submit(run_one, each) for each in islice(waiting, len(done))}
             for future in done:
                 yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _submit(pool: ProcessPoolExecutor, seeds: Iterator[int]) -> set[Future[Finding | None]]:
-    """Hand seeds out, with Ctrl-C kept from the processes that this may start.
-
-    It goes to every process of the terminal, and each worker would print a traceback.  They inherit
-    what is blocked here, so that there is no moment at which they would listen to it.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        return {pool.submit(run_one, seed) for seed in seeds}
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end_with_parent() -> None:
-    """End this worker as soon as its parent is gone: nobody else would."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
-
-
-def _end_after(sentinel: int) -> None:
-    connection.wait([sentinel])
-    os._exit(1)
 
 
 @contextmanager

@@ -196,9 +196,10 @@ class ResponsiveThrottle(Throttle):
         return not self._customers.throttles and all(gate.send.value >= 1.0 for gate in self._gates)
 
     def snapshot(self, now: float) -> ThrottleSnapshot:
-        """Show the complement of the send probability for each criticality."""
+        """Show how likely each criticality is rejected: no less than any higher one."""
+        sent = [gate.send.value for gate in self._gates]
         return ThrottleSnapshot(
-            rejection_probabilities=tuple(1.0 - gate.send.value for gate in self._gates),
+            rejection_probabilities=tuple(1.0 - min(sent[level:]) for level in range(len(sent))),
             throttled_customers=tuple(self._customers.throttles),
         )
 

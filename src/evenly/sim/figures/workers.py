@@ -5,19 +5,16 @@ A job is deterministic by its seed, so jobs can run anywhere and in any order.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeAlias, TypeVar, final
 
 from evenly.sim.figures.canvas import PICTURES, Canvas, Picture
 from evenly.sim.figures.model import BookFigure, Results, Story
+from evenly.sim.workers import Workers, workers
 
 __all__ = ["DrawnFigure", "Progress", "draw_figure", "produce"]
 
@@ -58,22 +55,8 @@ def produce(
     """Return the figures, drawn, in the order in which they were given."""
     if processes == 1:
         return _Production(figures, seed, progress).run(_Here(), 1)
-    # Not forked: a fork copies the locks that other threads hold, and Python 3.12 warns of it.
-    context = multiprocessing.get_context("spawn")
-    before = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_be_worker)
-    try:
-        with _interrupts_held():
-            pool.submit(os.getpid)  # This starts the processes.
+    with workers(processes) as pool:
         return _Production(figures, seed, progress).run(pool, processes)
-    except BaseException:
-        # Nobody waits for these results any more: end the workers, whatever they are doing.
-        for process in multiprocessing.active_children():
-            if process not in before:
-                process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @final
@@ -94,13 +77,13 @@ class _Production:
         self._undrawn = list(figures)
         self._results: dict[str, Any] = {}
 
-    def run(self, executor: Executor, slots: int) -> list[DrawnFigure]:
+    def run(self, workers: Workers | _Here, slots: int) -> list[DrawnFigure]:
         """Do everything, so many things at a time."""
         running: dict[Future[Any], str] = {}
         while self._queue or running:
             while self._queue and len(running) < slots:
                 name = next(iter(self._queue))
-                running[executor.submit(self._queue.pop(name))] = name
+                running[workers.submit(self._queue.pop(name))] = name
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in sorted(done, key=running.__getitem__):
                 self._finish(running.pop(future), future)
@@ -109,6 +92,8 @@ class _Production:
     def _finish(self, name: str, future: Future[Any]) -> None:
         try:
             self._results[name] = future.result()
+        except BrokenProcessPool:
+            raise  # It breaks everything alike, and does not say what was at fault.
         except Exception as error:
             error.add_note(f"while working on {name}")
             raise
@@ -126,7 +111,7 @@ def _drawing(figure: BookFigure) -> str:
 
 
 @final
-class _Here(Executor):
+class _Here:
     """Do what is submitted at once, in this process."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -137,28 +122,3 @@ class _Here(Executor):
         except Exception as error:  # noqa: BLE001  Whoever asks for the result gets it.
             future.set_exception(error)
         return future
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Keep Ctrl-C from the processes that start meanwhile, for their whole life.
-
-    It goes to every process of the terminal, and each worker would print its traceback.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _be_worker() -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that waits for it is gone."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
