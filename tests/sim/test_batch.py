@@ -58,7 +58,8 @@ def fake(
 
 
 SERIES = Series(
-    settle_seconds=0.0,
+    measured=(0, 1),
+    has_recovered=True,
     capacity=1.0,
     cpu=(),
     spread=(),
@@ -75,7 +76,7 @@ SERIES = Series(
 )
 
 
-def slow_at_first(
+def held_at_first(
     scenario: Scenario,
     *,
     policy: str,
@@ -83,9 +84,10 @@ def slow_at_first(
     seed: int,
     progress: Callable[[float], None] | None = None,
 ) -> Result:
-    """Let the rows that are first in order finish last."""
+    """Hold the rows that are first in order at a gate, the pipe that the title names."""
     if load < 1.0:
-        time.sleep(0.5)
+        with Path(scenario.title).open("rb", buffering=0) as gate:
+            gate.read(1)
     return fake(scenario, policy=policy, load=load, seed=seed, progress=progress)
 
 
@@ -226,22 +228,28 @@ def test_without_the_limit_there_is_no_comparison() -> None:
     assert [result.row.p99_over_ideal for result in results] == [None]
 
 
-def test_results_are_in_order_whatever_finishes_first() -> None:
+def test_results_are_in_order_whatever_finishes_first(tmp_path: Path) -> None:
+    path = tmp_path / "gate"
+    os.mkfifo(path)
     finished = []
+    # Open for both, and to the end: it neither waits for a reader nor forgets what was written.
+    with path.open("r+b", buffering=0) as gate:
 
-    def note(index: int, fraction: float) -> None:
-        if fraction >= 1.0:
-            finished.append(index)
+        def note(index: int, fraction: float) -> None:
+            if fraction >= 1.0:
+                finished.append(index)
+                if len(finished) < 3:  # One row is let through for each of the last two.
+                    gate.write(b".")
 
-    results = run_batch(
-        replace(SCENARIO, ideal=False),
-        seeds=[1],
-        policies=["round_robin", "probing"],
-        loads=[0.5, 2.0],
-        processes=4,
-        progress=note,
-        run=slow_at_first,
-    )
+        results = run_batch(
+            replace(SCENARIO, title=str(path), ideal=False),
+            seeds=[1],
+            policies=["round_robin", "probing"],
+            loads=[0.5, 2.0],
+            processes=4,
+            progress=note,
+            run=held_at_first,
+        )
 
     assert [(result.row.load, result.row.policy) for result in results] == [
         (0.5, "round_robin"),
@@ -249,6 +257,8 @@ def test_results_are_in_order_whatever_finishes_first() -> None:
         (2.0, "round_robin"),
         (2.0, "probing"),
     ]
+    # None of the first two could finish before one of the last two had.
+    assert finished[0] in (2, 3)
     assert sorted(finished) == [0, 1, 2, 3]
     assert os.getpid() not in {result.row.requests for result in results}
 

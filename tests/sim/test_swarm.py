@@ -136,7 +136,7 @@ def test_a_violation_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
         result = run(7)
         return replace(result, row=replace(result.row, violations=("begun = finished: no",)))
 
-    monkeypatch.setattr(swarm, "simulate", violating)
+    monkeypatch.setattr("evenly.sim.simulate.simulate", violating)
 
     finding = run_one(7)
 
@@ -164,7 +164,7 @@ def test_what_does_not_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
         while True:
             pass
 
-    monkeypatch.setattr(swarm, "simulate", endless)
+    monkeypatch.setattr("evenly.sim.simulate.simulate", endless)
     monkeypatch.setattr(swarm, "_MOST_CPU_SECONDS", 0.05)
 
     finding = run_one(7)
@@ -210,12 +210,15 @@ def test_no_process_stays_behind(ending: signal.Signals) -> None:
         start_new_session=True,  # So that a Ctrl-C can go to all of its processes, and not to us.
     ) as parent:
         assert parent.stdout is not None
-        parent.stdout.readline()
-        if ending is signal.SIGINT:
-            os.killpg(parent.pid, ending)
-        else:
+        try:
+            parent.stdout.readline()
+            if ending is signal.SIGINT:
+                os.killpg(parent.pid, ending)
+            else:
+                parent.kill()
+            _, errors = parent.communicate(timeout=30)
+        finally:
             parent.kill()
-        _, errors = parent.communicate()
 
     # Pipes are at their end when nobody is left who could write to them.
     assert parent.returncode == -ending
