@@ -58,6 +58,16 @@ def test_changed_and_new_sources_are_said(committed: Path, name: str) -> None:
 
 
 @needs_git
+def test_changed_scenarios_are_said(committed: Path) -> None:
+    commit = describe_commit(committed)
+    scenarios = committed.parents[1] / "scenarios"
+    scenarios.mkdir()
+    (scenarios / "overload.toml").touch()
+
+    assert describe_commit(committed) == f"{commit}+changes"
+
+
+@needs_git
 def test_what_lies_beside_the_sources_is_no_change(committed: Path) -> None:
     commit = describe_commit(committed)
     (committed.parents[1] / "notes.txt").write_text("Not code.\n")

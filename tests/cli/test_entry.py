@@ -36,6 +36,49 @@ def test_another_missing_module_is_not_taken_for_the_extra() -> None:
     assert "evenly[cli]" not in done.stderr
 
 
+def without_numpy(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return process(
+        "-c",
+        "import sys; sys.modules['numpy'] = None\n"
+        f"sys.argv[1:] = {list(arguments)!r}\n"
+        "from evenly.cli.entry import run; run()",
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("simulate", "--help"),
+        ("figures", "--help"),
+        ("subset", "--clients", "9", "--backends", "6", "--size", "3"),
+    ],
+    ids=" ".join,
+)
+def test_what_needs_no_simulator_runs_without_its_extra(arguments: tuple[str, ...]) -> None:
+    done = without_numpy(*arguments)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("simulate", "overload"),
+        ("simulate", "--swarm", "1"),
+        ("simulate",),
+        ("figures", "--out", "/nowhere/at/all"),
+    ],
+    ids=" ".join,
+)
+def test_without_the_simulators_extra_it_is_named(arguments: tuple[str, ...]) -> None:
+    done = without_numpy(*arguments)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (f'Error: evenly {arguments[0]} needs numpy: pip install "evenly[sim]"\n')
+
+
 def test_the_package_runs_as_a_module() -> None:
     done = process("-m", "evenly", "--version")
 

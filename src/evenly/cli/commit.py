@@ -22,16 +22,16 @@ _PATIENCE_SECONDS = 10.0
 def describe_commit(package: Path | None = None) -> str:
     """Return the commit of the checkout that `package` (this one) is in; never fail.
 
-    `+changes` follows where the sources are not as they were committed.  Without git, or where the
-    package is not part of a checkout, the installed version takes its place.
+    `+changes` follows where sources or shipped scenarios are not as they were committed.  Without
+    git, or where the package is not part of a checkout, the installed version takes its place.
     """
     folder = Path(evenly.__file__).parent if package is None else package
     # A virtual environment often lies inside somebody else's checkout, whose commit says nothing.
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return _describe_version()
     commit = _git(folder, "rev-parse", f"--short={_LENGTH}", "HEAD")
-    # From the folder above: `src` in our checkout.
-    changes = _git(folder.parent, "status", "--porcelain", "--", ".")
+    # From the folder above, `src` in our checkout; and the scenarios, from the checkout's top.
+    changes = _git(folder.parent, "status", "--porcelain", "--", ".", ":(top)scenarios")
     if not commit or changes is None:
         return _describe_version()
     return f"{commit}+changes" if changes else commit

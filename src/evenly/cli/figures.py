@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from evenly.cli.commit import describe_commit
-from evenly.signals.cpu import effective_cores
+from evenly.cli.options import (
+    MOST_PROCESSES,
+    MOST_SEED,
+    counted,
+    naming_dead_workers,
+    naming_extra,
+    whole,
+)
+from evenly.cli.outputs import check_folder, write_output
+from evenly.cli.progress import showing_progress
+from evenly.sim.workers import process_count
 
 if TYPE_CHECKING:  # They need matplotlib, which is an extra, and slow to import.
     from evenly.sim.figures.model import BookFigure
@@ -25,7 +31,7 @@ if TYPE_CHECKING:  # They need matplotlib, which is an extra, and slow to import
 
 __all__ = ["figures"]
 
-_MOST_PROCESSES = 1_000
+_OUT = "--out"
 
 
 def figures(
@@ -40,13 +46,15 @@ def figures(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, metavar="N", help="What makes the runs repeatable; from 0.")
+        int,
+        typer.Option(
+            parser=whole(0, MOST_SEED), metavar="N", help="What makes the runs repeatable; from 0."
+        ),
     ] = 1,
     processes: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            max=_MOST_PROCESSES,
+            parser=whole(1, MOST_PROCESSES),
             metavar="N",
             help="Do so many things at a time; if omitted, one per CPU.",
         ),
@@ -54,27 +62,21 @@ def figures(
 ) -> None:
     """Draw the figures of the SRE book's chapters 20 and 21 from our own runs."""
     chosen = _chosen(only or ())
-    # Found out first: nobody should wait for files that cannot be written.
-    _make_folder(out)
+    check_folder(out, _OUT)  # First: nobody should wait for files that cannot be written.
     commit = describe_commit()  # Before the runs: somebody may commit meanwhile.
     began_at = time.monotonic()
-    drawn = _draw(chosen, seed=seed, processes=processes or math.ceil(effective_cores()))
+    drawn = _draw(chosen, seed=seed, processes=process_count(processes))
     _write(out, drawn, seed=seed, commit=commit, command=_command(only or (), seed))
     _show(Console(highlight=False), drawn)
     seconds = time.monotonic() - began_at
-    count = "1 figure" if len(drawn) == 1 else f"{len(drawn)} figures"
+    count = counted(len(drawn), "figure")
     typer.echo(f"Drawn: {count} in {seconds:.0f} s; open {out / 'index.html'}", err=True)
 
 
 def _chosen(only: Sequence[str]) -> list[BookFigure]:
     """Return the figures that were asked for, in the book's order."""
-    try:
+    with naming_extra("evenly figures"):
         from evenly.sim.figures.catalogue import FIGURES  # noqa: PLC0415  An extra, and slow.
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("matplotlib", "PIL", "numpy"):
-            raise
-        typer.echo('Error: figures need matplotlib: pip install "evenly[sim]"', err=True)
-        raise typer.Exit(1) from None
     for number in only:
         if number not in FIGURES:
             raise typer.BadParameter(
@@ -83,60 +85,30 @@ def _chosen(only: Sequence[str]) -> list[BookFigure]:
     return [figure for number, figure in FIGURES.items() if not only or number in only]
 
 
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        draft = out / ".evenly.draft"
-        draft.touch()
-        draft.unlink()
-    except OSError as error:
-        raise _unwritable(out, error) from None
-
-
 def _draw(chosen: Sequence[BookFigure], *, seed: int, processes: int) -> list[DrawnFigure]:
     """Run and draw everything, showing progress to a person who waits."""
     from evenly.sim.figures.workers import produce  # noqa: PLC0415  As above.
 
-    try:
-        with _showing_progress(Console(stderr=True)) as progress:
-            return produce(chosen, seed=seed, processes=processes, progress=progress)
-    except BrokenProcessPool:
-        typer.echo("Error: a worker died, of memory perhaps: try fewer --processes.", err=True)
-        raise typer.Exit(1) from None
+    steps = len({name for figure in chosen for name in figure.jobs}) + len(chosen)
+    done = 0
+    with naming_dead_workers(), showing_progress() as tell:
 
+        def progress(name: str, fraction: float) -> None:
+            nonlocal done
+            done += 1
+            tell(fraction, f"{done} of {counted(steps, 'step')}", name)
 
-@contextmanager
-def _showing_progress(console: Console) -> Iterator[Callable[[str, float], None]]:
-    """Give something to tell what is done: a bar on a terminal, lines in a log."""
-    if not console.is_terminal:
-        yield lambda name, fraction: typer.echo(f"{fraction:4.0%}  {name}", err=True)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("running", total=1.0)
-        yield lambda name, fraction: bar.update(task, completed=fraction, description=name)
+        return produce(chosen, seed=seed, processes=processes, progress=progress)
 
 
 def _write(
     out: Path, drawn: Sequence[DrawnFigure], *, seed: int, commit: str, command: str
 ) -> None:
-    from evenly.sim.figures.files import write_figures  # noqa: PLC0415  As above.
+    from evenly.sim.figures.files import figure_files  # noqa: PLC0415  As above.
 
-    try:
-        write_figures(out, drawn, seed=seed, commit=commit, command=command)
-    except OSError as error:  # A disk can fill up meanwhile.
-        raise _unwritable(out, error) from None
-
-
-def _unwritable(out: Path, error: OSError) -> typer.BadParameter:
-    return typer.BadParameter(
-        f"cannot write into {out}: {error.strerror or error}", param_hint="'--out'"
-    )
+    files = figure_files(drawn, seed=seed, commit=commit, command=command)
+    for name, content in files.items():
+        write_output(out / name, _OUT, content)
 
 
 def _command(only: Sequence[str], seed: int) -> str:

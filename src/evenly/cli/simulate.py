@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import Annotated
@@ -16,48 +14,34 @@ import typer
 from rich.console import Console
 
 from evenly.cli.commit import describe_commit
-from evenly.cli.simulate_files import (
-    STANDARD_OUTPUT,
-    check_output,
-    find_scenario,
-    shipped_names,
-    write_output,
+from evenly.cli.options import (
+    MOST_PROCESSES,
+    MOST_SEED,
+    counted,
+    naming_dead_workers,
+    naming_extra,
+    whole,
 )
-from evenly.cli.simulate_progress import showing_progress
+from evenly.cli.outputs import STANDARD_OUTPUT, check_outputs, write_output
+from evenly.cli.progress import showing_progress
+from evenly.cli.simulate_changes import changed_scenario
+from evenly.cli.simulate_files import find_scenario, shipped_names
+from evenly.cli.simulate_progress import RowProgress
 from evenly.cli.simulate_table import Origin, show_customers, show_rows
 from evenly.cli.swarm import swarm
-from evenly.core import check
 from evenly.errors import ConfigError
-from evenly.signals.cpu import effective_cores
 from evenly.sim.batch import plan_rows, run_batch
-from evenly.sim.load import load_scenario, to_toml
+from evenly.sim.load import to_toml
 from evenly.sim.measure import measured_span
 from evenly.sim.page import render_page
 from evenly.sim.result import Result, Row
 from evenly.sim.scenario import SIMULATED_POLICIES, Scenario
+from evenly.sim.workers import process_count
 
 __all__ = ["simulate"]
 
 _MOST_SEEDS = 1_000
-_MOST_PROCESSES = 1_000
 _MOST_SWARM = 1_000_000
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers that refuses in the words of `evenly.core.check`."""
-
-    def parse(text: str) -> int:
-        try:
-            value: object = int(text)
-        except ValueError:
-            value = text
-        try:
-            check.count("", value, low, high)  # type: ignore[arg-type]  # That is what it finds out.
-        except ConfigError as error:
-            raise typer.BadParameter(str(error).strip()) from None
-        return int(text)
-
-    return parse
 
 
 def _policy(text: str) -> str:
@@ -86,13 +70,13 @@ def simulate(
     seed: Annotated[
         int,
         typer.Option(
-            parser=_whole(0, 2**63 - 1), metavar="N", help="What makes the run repeatable; from 0."
+            parser=whole(0, MOST_SEED), metavar="N", help="What makes the run repeatable; from 0."
         ),
     ] = 1,
     seeds: Annotated[
         int,
         typer.Option(
-            parser=_whole(1, _MOST_SEEDS),
+            parser=whole(1, _MOST_SEEDS),
             metavar="N",
             help=f"Run so many seeds from --seed on, 1 to {_MOST_SEEDS}, and show their medians.",
         ),
@@ -111,7 +95,8 @@ def simulate(
             "--policy",
             parser=_policy,
             metavar="NAME",
-            help="Run this policy instead of the scenario's.  May repeat.",
+            help="Run this policy instead of the scenario's; may repeat.  One of"
+            f" {', '.join(SIMULATED_POLICIES)}.",
         ),
     ] = None,
     loads: Annotated[
@@ -133,7 +118,7 @@ def simulate(
     processes: Annotated[
         int | None,
         typer.Option(
-            parser=_whole(1, _MOST_PROCESSES),
+            parser=whole(1, MOST_PROCESSES),
             metavar="N",
             help="Run so many rows at a time; if omitted, one per CPU.",
         ),
@@ -142,7 +127,7 @@ def simulate(
         int | None,
         typer.Option(
             "--swarm",
-            parser=_whole(1, _MOST_SWARM),
+            parser=whole(1, _MOST_SWARM),
             metavar="N",
             help="Run N random scenarios with faults instead, and report broken invariants.",
         ),
@@ -151,7 +136,17 @@ def simulate(
     """Simulate a scenario: the same code on a simulated clock."""
     _check_extra()
     if swarm_count is not None:
-        _refuse_beside_swarm(scenario, seeds, changes, policies, loads, json_file, html_file)
+        _refuse_beside_swarm(
+            {
+                "SCENARIO": scenario,
+                "--seeds": None if seeds == 1 else seeds,
+                "--set": changes,
+                "--policy": policies,
+                "--load": loads,
+                "--json": json_file,
+                "--html": html_file,
+            }
+        )
         swarm(swarm_count, seed=seed, processes=processes)
         return
     if scenario is None:
@@ -162,11 +157,9 @@ def simulate(
         )
     changes, policies, loads = changes or [], policies or [], loads or []
     # Found out first: nobody should wait for a file that cannot be written.
-    for file, option in ((json_file, "--json"), (html_file, "--html")):
-        if file is not None:
-            check_output(file, option)
+    check_outputs({"--json": json_file, "--html": html_file})
     path = find_scenario(scenario)
-    changed = _changed(path, changes, policies, loads)
+    changed = changed_scenario(path, changes, policies, loads)
     origin = Origin(
         scenario=path.stem,
         seed=seed,
@@ -184,6 +177,7 @@ def simulate(
     if html_file is not None:
         page = render_page(
             title=changed.title,
+            about=_about(changed),
             scenario=scenario,
             commit=origin.commit,
             results=results,
@@ -198,40 +192,20 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _refuse_beside_swarm(*others: object) -> None:
+def _refuse_beside_swarm(others: Mapping[str, object]) -> None:
     """Refuse what a swarm would not look at: it draws all of that itself."""
-    if any(other not in (None, 1) for other in others):
+    refused = [name for name, value in others.items() if value]
+    if refused:
         raise typer.BadParameter(
-            "takes only --seed and --processes beside it", param_hint="'--swarm'"
+            f"draws its own scenarios: it takes --seed and --processes, not {', '.join(refused)}",
+            param_hint="'--swarm'",
         )
 
 
 def _check_extra() -> None:
     """Say what is missing before anything else, and not from a worker."""
-    try:
+    with naming_extra("evenly simulate"):
         import evenly.sim.simulate  # noqa: PLC0415, F401  An extra, and slow.
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "numpy":
-            raise
-        typer.echo('evenly simulate needs numpy: pip install "evenly[sim]"', err=True)
-        raise typer.Exit(1) from None
-
-
-def _changed(
-    path: Path, changes: Sequence[str], policies: Sequence[str], loads: Sequence[float]
-) -> Scenario:
-    try:
-        scenario = load_scenario(path, changes)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error), param_hint="'SCENARIO'") from None
-    try:
-        return replace(
-            scenario,
-            policies=tuple(policies) or scenario.policies,
-            loads=tuple(loads) or scenario.loads,
-        )
-    except ConfigError as error:  # Of the two, policies have been looked at.
-        raise typer.BadParameter(str(error), param_hint="'--load'") from None
 
 
 def _command(
@@ -258,21 +232,18 @@ def _run(scenario: Scenario, seeds: Sequence[int], processes: int | None) -> lis
     policies, loads = scenario.policies, scenario.loads
     planned = plan_rows(scenario, seeds=seeds, policies=policies, loads=loads)
     try:
-        with showing_progress(Console(stderr=True), planned) as progress:
+        with naming_dead_workers(), showing_progress() as tell:
             return run_batch(
                 scenario,
                 seeds=seeds,
                 policies=policies,
                 loads=loads,
-                processes=processes or math.ceil(effective_cores()),
-                progress=progress,
+                processes=process_count(processes),
+                progress=RowProgress(planned, tell),
             )
     except ConfigError as error:
         message = " ".join((str(error), *getattr(error, "__notes__", ())))
         raise typer.BadParameter(message, param_hint="'SCENARIO'") from None
-    except BrokenProcessPool:
-        typer.echo("Error: a worker died, of memory perhaps: try fewer --processes.", err=True)
-        raise typer.Exit(1) from None
 
 
 def _document(origin: Origin, rows: Sequence[Row]) -> str:
@@ -293,11 +264,12 @@ def _plain(value: object) -> object:
 
 def _about(scenario: Scenario) -> str:
     """Return the story in numbers, and the load if no column shows it."""
-    services = " above ".join(str(service.count) for service in scenario.services)
+    *upper, lowest = (service.count for service in scenario.services)
+    services = " above ".join((*map(str, upper), counted(lowest, "backend")))
     begin, end = measured_span(scenario)
     text = (
-        f"{scenario.clients.count} client tasks, {services} backends, {scenario.total_seconds:g} s,"
-        f" measured from {begin} to {end} s"
+        f"{counted(scenario.clients.count, 'client task')}, {services},"
+        f" {scenario.total_seconds:g} s, measured from {begin} to {end} s"
     )
     if len(scenario.loads) == 1:
         text += f"; load {scenario.loads[0]:g} of a capacity of {scenario.capacity:.0f} requests/s"

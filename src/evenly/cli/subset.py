@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +12,9 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
+from evenly.cli.options import whole
+from evenly.cli.outputs import STANDARD_OUTPUT, check_output, write_output
 from evenly.cli.subset_table import show_plans
-from evenly.core import check
 from evenly.core.balancing.subset import SUBSET_ALGORITHMS
 from evenly.core.balancing.subset_advice import SizeAdvice, assess_size, recommend
 from evenly.core.balancing.subset_input import MAX_SUBSET_SIZE
@@ -26,11 +26,11 @@ from evenly.core.balancing.subset_plan import (
     count_subsets,
     plan_subsets,
 )
-from evenly.errors import ConfigError
 
 __all__ = ["subset"]
 
 _DEFAULT_ALGORITHM = "nested"
+_PNG = "--png"
 
 # Microseconds that one subset takes, and each backend that it looks at; measured in 2026 on one
 # core of a virtual machine.  Only to warn of a long wait: half or twice as much is near enough.
@@ -45,23 +45,6 @@ _LOOK_MICROSECONDS = {
 _PATIENCE_SECONDS = 10.0
 
 
-def _whole(high: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from 1 that refuses in the words of `evenly.core.check`."""
-
-    def parse(text: str) -> int:
-        try:
-            value: object = int(text)
-        except ValueError:
-            value = text
-        try:
-            check.count("", value, 1, high)  # type: ignore[arg-type]  # That is what it finds out.
-        except ConfigError as error:
-            raise typer.BadParameter(str(error).strip()) from None
-        return int(text)
-
-    return parse
-
-
 def _algorithm(text: str) -> str:
     if text not in SUBSET_ALGORITHMS:
         raise typer.BadParameter(f"must be one of {', '.join(SUBSET_ALGORITHMS)}, not {text!r}")
@@ -73,7 +56,7 @@ def subset(
     clients: Annotated[
         int,
         typer.Option(
-            parser=_whole(MAX_TASKS),
+            parser=whole(1, MAX_TASKS),
             metavar="N",
             help=f"Client tasks of the job, 1 to {MAX_TASKS}.",
         ),
@@ -81,7 +64,7 @@ def subset(
     backends: Annotated[
         int,
         typer.Option(
-            parser=_whole(MAX_TASKS),
+            parser=whole(1, MAX_TASKS),
             metavar="N",
             help=f"Backends of the service, 1 to {MAX_TASKS}.",
         ),
@@ -89,7 +72,7 @@ def subset(
     size: Annotated[
         int | None,
         typer.Option(
-            parser=_whole(MAX_SUBSET_SIZE),
+            parser=whole(1, MAX_SUBSET_SIZE),
             metavar="N",
             help=f"Backends per client, 1 to {MAX_SUBSET_SIZE}; if omitted, the recommended size.",
         ),
@@ -108,7 +91,7 @@ def subset(
     seeds: Annotated[
         int | None,
         typer.Option(
-            parser=_whole(MAX_SEEDS),
+            parser=whole(1, MAX_SEEDS),
             metavar="N",
             help=f"Seeds to try for random, 1 to {MAX_SEEDS}; if omitted, 1.",
         ),
@@ -145,37 +128,18 @@ def _drawing_into(png: Path) -> Callable[[Sequence[SubsetPlan]], None]:
         from evenly.cli.subset_picture import draw_plans  # noqa: PLC0415  An extra, and slow.
     except ImportError:
         raise _bad_png('needs matplotlib: pip install "evenly[sim]"') from None
-    try:
-        if png.is_dir() or not png.parent.is_dir():
-            raise _bad_png(f"must be a file in a folder that exists, not {png}")
-        is_new = not png.exists()
-        if is_new or png.is_file():  # To open a pipe or a device would already do something.
-            with png.open("ab"):
-                pass
-        if is_new:
-            png.unlink()
-    except OSError as error:
-        raise _unwritable(png, error) from None
-    return partial(_draw, draw_plans, png)
+    if png == STANDARD_OUTPUT:
+        raise _bad_png("must be a file: standard output is for the tables")
+    check_output(png, _PNG)
 
+    def draw(plans: Sequence[SubsetPlan]) -> None:
+        write_output(png, _PNG, draw_plans(plans))
 
-def _draw(
-    draw_plans: Callable[[Sequence[SubsetPlan], Path], None],
-    png: Path,
-    plans: Sequence[SubsetPlan],
-) -> None:
-    try:
-        draw_plans(plans, png)
-    except OSError as error:  # A disk can fill up meanwhile.
-        raise _unwritable(png, error) from None
-
-
-def _unwritable(png: Path, error: OSError) -> typer.BadParameter:
-    return _bad_png(f"cannot write {png}: {error.strerror or error}")
+    return draw
 
 
 def _bad_png(message: str) -> typer.BadParameter:
-    return typer.BadParameter(message, param_hint="'--png'")
+    return typer.BadParameter(message, param_hint=f"'{_PNG}'")
 
 
 def _plans(

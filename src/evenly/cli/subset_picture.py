@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from io import BytesIO
 
 # The object interface draws without a display or a global state.
 from matplotlib.axes import Axes
@@ -21,8 +21,8 @@ _INK = "#333333"
 _FAINT = "#999999"
 
 
-def draw_plans(plans: Sequence[SubsetPlan], path: Path) -> None:
-    """Write a PNG with the load of every backend, sorted, as a multiple of the mean."""
+def draw_plans(plans: Sequence[SubsetPlan]) -> bytes:
+    """Return a PNG with the load of every backend, sorted, as a multiple of the mean."""
     figure = Figure(figsize=(max(6.0, 2.3 * len(plans)), 3.6), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(plans), sharey=True, squeeze=False)[0]
@@ -43,7 +43,9 @@ def draw_plans(plans: Sequence[SubsetPlan], path: Path) -> None:
         color=_INK,
         fontsize=9,
     )
-    figure.savefig(path, format="png")
+    file = BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
 
 
 def _draw_plan(panel: Axes, plan: SubsetPlan) -> None:

@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 from rich.console import Console
 from rich.table import Table
 
+from evenly.cli.options import counted
 from evenly.core.balancing.subset_advice import SizeAdvice
 from evenly.core.balancing.subset_plan import Balance, SubsetPlan, best_plan
 
@@ -78,10 +79,10 @@ def show_plans(
 
 
 def _question(plan: SubsetPlan) -> str:
-    fleet = f"{_count(plan.clients, 'client')}, {_count(plan.backends, 'backend')}"
+    fleet = f"{counted(plan.clients, 'client')}, {counted(plan.backends, 'backend')}"
     if plan.size >= plan.backends:
         return f"{fleet}: every client holds {'it' if plan.backends == 1 else 'all of them'}"
-    return f"{fleet}, at least {_count(plan.size, 'connection')} per client: which ones?"
+    return f"{fleet}, at least {counted(plan.size, 'connection')} per client: which ones?"
 
 
 def _say(console: Console, text: str) -> None:
@@ -251,7 +252,7 @@ def _verdict(plans: Sequence[SubsetPlan]) -> str:
 def _findings(plan: SubsetPlan) -> str:
     """Return what the two tables say of one plan, in words."""
     balance = plan.balance
-    most = _count(balance.most, "client")
+    most = counted(balance.most, "client")
     if balance.smallest_subset == plan.backends:
         text = f"Every client holds {_all_of(plan.backends)}"
     elif balance.most - balance.least <= 1:
@@ -293,10 +294,6 @@ def _percent(ratio: float) -> str:
 
 def _range(low: int, high: int) -> str:
     return str(low) if low == high else f"{low}-{high}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _all_of(backends: int) -> str:

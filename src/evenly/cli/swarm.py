@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.text import Text
 
 from evenly.cli.commit import describe_commit
-from evenly.signals.cpu import effective_cores
+from evenly.cli.options import counted, naming_dead_workers
+from evenly.cli.progress import showing_progress
 from evenly.sim.load import to_toml
 from evenly.sim.swarm import Finding, draw_scenario, run_swarm
+from evenly.sim.workers import process_count
 
 __all__ = ["swarm"]
-
-# How often a log, which has no bar, hears of a long run.
-_EVERY = 100
 
 
 def swarm(count: int, *, seed: int, processes: int | None) -> None:
@@ -26,25 +22,20 @@ def swarm(count: int, *, seed: int, processes: int | None) -> None:
     commit = describe_commit()
     if count == 1:
         _show_drawn(console, seed)
-    with _showing(console, count) as bar:
-        task = bar.add_task("random scenarios", total=count)
+    with naming_dead_workers(), showing_progress() as tell:
 
         def progress(done: int, finding: Finding | None) -> None:
-            bar.update(task, completed=done)
             if finding is not None:
-                bar.console.print(f"[red]{escape(str(finding))}[/red]")
-            if not console.is_terminal and done % _EVERY == 0:
-                console.print(f"{done} of {count}")
+                console.print(Text(str(finding), style="red"), soft_wrap=True)
+            tell(done / count, f"{done} of {counted(count, 'random scenario')}", "")
 
         findings = run_swarm(
-            count,
-            seed=seed,
-            processes=processes or math.ceil(effective_cores()),
-            progress=progress,
+            count, seed=seed, processes=process_count(processes), progress=progress
         )
+    seeds = f"seed {seed}" if count == 1 else f"seeds {seed} to {seed + count - 1}"
     console.print(
-        f"{count - len(findings)} of {count} random scenarios kept every invariant"
-        f" (seeds {seed} to {seed + count - 1}, commit {commit})."
+        f"{count - len(findings)} of {counted(count, 'random scenario')} kept every invariant"
+        f" ({seeds}, commit {commit})."
     )
     if findings:
         raise typer.Exit(1)
@@ -55,9 +46,3 @@ def _show_drawn(console: Console, seed: int) -> None:
     scenario, policy, load = draw_scenario(seed)
     console.print(f"# policy {policy}, load {load:.3g}, seed {seed}")
     console.print(to_toml(scenario), markup=False, soft_wrap=True)
-
-
-def _showing(console: Console, count: int) -> Progress:
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    is_wanted = console.is_terminal and count > 1
-    return Progress(*columns, console=console, disable=not is_wanted)

@@ -149,7 +149,7 @@ def _run_in_processes(
     rows: Sequence[PlannedRow], processes: int, progress: Progress, run: Simulate
 ) -> list[Result]:
     fractions = RawArray(ctypes.c_double, len(rows))
-    with workers(processes, begin=partial(_fractions.append, fractions)) as pool:
+    with workers(processes, begin=partial(_report_to, fractions)) as pool:
         futures = {
             pool.submit(_run_in_worker, index, rows[index], run): index
             for index in _longest_first(rows)
@@ -198,6 +198,10 @@ def _named(row: PlannedRow) -> Iterator[None]:
 
 # What only a worker process has: one entry, from when it starts.
 _fractions: list[ctypes.Array[ctypes.c_double]] = []
+
+
+def _report_to(fractions: ctypes.Array[ctypes.c_double]) -> None:
+    _fractions.append(fractions)
 
 
 def _run_in_worker(index: int, row: PlannedRow, run: Simulate) -> Result:

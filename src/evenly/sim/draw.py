@@ -148,7 +148,8 @@ def _draw_service(luck: Luck, name: str) -> ServiceConfig:
         connect_cost_seconds=luck.magnitude(0.00001, 0.01),
         accept_backlog=luck.one_of((128, luck.size(1, 128))),
         antagonists=antagonists if luck.chance(0.3) else None,
-        restarts=RestartConfig(every_seconds=luck.number(0.5, 5.0)) if luck.chance(0.2) else None,
+        # A lone backend is away for up to 5 s: more often than that, nobody would ever serve.
+        restarts=RestartConfig(every_seconds=luck.number(5.5, 9.0)) if luck.chance(0.2) else None,
         down_seconds=luck.number(0.0, 2.0),
         warm_up_seconds=luck.number(0.0, 2.0),
         cold_speed_ratio=luck.magnitude(0.05, 1.0) if is_cold else 1.0,
@@ -193,7 +194,6 @@ def _with_costs(luck: Luck, scenario: Scenario, load: float) -> Scenario:
 
 def _with_cost(luck: Luck, service: ServiceConfig, capacity: float, most: float) -> ServiceConfig:
     while True:
-        service = _with_rest(service)
         cpus = service.capacity * service.cost.mean_seconds
         seconds = float(f"{max(1e-4, cpus / capacity):.3g}")
         if seconds <= most or service.count * service.cores == 1:
@@ -202,15 +202,6 @@ def _with_cost(luck: Luck, service: ServiceConfig, capacity: float, most: float)
             service = replace(service, cores=(service.cores + 1) // 2)
         else:
             service = replace(service, count=(service.count + 1) // 2)
-
-
-def _with_rest(service: ServiceConfig) -> ServiceConfig:
-    """Let restarts take at most 80 % of the service away: few backends restart less often."""
-    if service.restarts is None:
-        return service
-    away_seconds = 1.0 + service.down_seconds + service.warm_up_seconds
-    every = max(service.restarts.every_seconds, away_seconds / (0.8 * service.count))
-    return replace(service, restarts=RestartConfig(every_seconds=every))
 
 
 def _load_seconds(scenario: Scenario, load: float) -> float:

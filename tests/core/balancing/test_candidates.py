@@ -135,6 +135,10 @@ def test_a_backend_is_cold_after_a_lame_duck_or_when_nobody_can_tell(
     assert a.healthy_since == START + (seconds_reporting if reports else seconds_silent)
 
 
+def since(view: BackendView) -> tuple[float, float | None]:
+    return (view.healthy_since, view.reports_since)
+
+
 @pytest.mark.parametrize("state", ["healthy", "lame duck", "refusing"])
 def test_a_renewed_backend_is_cold_and_its_weight_is_learned_anew(state: str) -> None:
     a = new_view("a", state)
@@ -144,7 +148,7 @@ def test_a_renewed_backend_is_cold_and_its_weight_is_learned_anew(state: str) ->
     a.reports_since = START
     candidates.renew(a, START + 5.0)
 
-    assert (a.healthy_since, a.reports_since) == (START + 5.0, None)
+    assert since(a) == (START + 5.0, None)
     assert pickable(policy) == held
 
 

@@ -1,4 +1,4 @@
-"""Write figures to a folder: a picture and its numbers for each, and one page with all of them."""
+"""Make files of figures: a picture and its numbers for each, and one page with all of them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,28 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final
 
 from evenly.sim.figures.canvas import Picture
 from evenly.sim.figures.page import file_name, render_page
 from evenly.sim.figures.workers import DrawnFigure
 
-__all__ = ["PAGE", "figure_json", "write_figures"]
+__all__ = ["PAGE", "figure_files", "figure_json"]
 
 PAGE: Final = "index.html"
 
 
-def write_figures(
-    folder: Path, drawn: Sequence[DrawnFigure], *, seed: int, commit: str, command: str
-) -> None:
-    """Write everything; raises `OSError` where that cannot be done."""
+def figure_files(
+    drawn: Sequence[DrawnFigure], *, seed: int, commit: str, command: str
+) -> dict[str, bytes]:
+    """Return what to write under which name, the page that needs nothing else last."""
+    files = {}
     for each in drawn:
         number = each.figure.number
-        png = each.pictures[Picture("wide", "light")]
-        (folder / file_name(number, "png")).write_bytes(png)
-        text = figure_json(each, seed=seed, commit=commit)
-        (folder / file_name(number, "json")).write_text(text, encoding="utf-8")
-    page = render_page(drawn, seed=seed, commit=commit, command=command)
-    (folder / PAGE).write_text(page, encoding="utf-8")
+        files[file_name(number, "png")] = each.pictures[Picture("wide", "light")]
+        files[file_name(number, "json")] = figure_json(each, seed=seed, commit=commit).encode()
+    files[PAGE] = render_page(drawn, seed=seed, commit=commit, command=command).encode()
+    return files
 
 
 def figure_json(drawn: DrawnFigure, *, seed: int, commit: str) -> str:

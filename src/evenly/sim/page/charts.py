@@ -9,12 +9,14 @@ from typing import Final, final
 
 from evenly.sim.page.measures import CPU, LOADS, Figure, Measure, figures_of
 from evenly.sim.page.panels import LOAD_FIGURES, Panel, cpu_panel, load_panel, measure_panel
-from evenly.sim.page.scenes import Scene, is_limit
+from evenly.sim.page.scenes import Scene, is_omniscient
 
-__all__ = ["Chart", "charts_json", "charts_of", "colour_of"]
+__all__ = ["Chart", "charts_json", "charts_of", "look_of"]
 
-# The style sheet has so many; the two limits have colours of their own.
+# The style sheet has so many; the two omniscient ones have looks of their own.  As the numbers have
+# no divisor in common, 56 policies look different.
 _COLOURS: Final = 8
+_DASHES: Final = 7
 
 
 @final
@@ -37,11 +39,11 @@ def charts_of(
             LOADS,
             [
                 Chart(
-                    key=f"{LOADS.key}-{name}",
-                    title=title,
-                    panels=(load_panel(scenes, name, unit, policies),),
+                    key=f"{LOADS.key}-{place}",
+                    title=figure.title,
+                    panels=(load_panel(scenes, figure, policies),),
                 )
-                for name, title, unit in LOAD_FIGURES
+                for place, figure in enumerate(LOAD_FIGURES)
             ],
         )
     yield (
@@ -55,12 +57,12 @@ def charts_of(
             for index, policy in enumerate(policies)
         ],
     )
-    for figure in figures_of([one.series for scene in scenes for one in scene.drawn.values()]):
+    for over_time in figures_of([one.series for scene in scenes for one in scene.drawn.values()]):
         yield (
-            figure,
+            over_time,
             [
-                _chart(f"{figure.key}-{place}", measure, scenes, policies)
-                for place, measure in enumerate(figure.measures)
+                _chart(f"{over_time.key}-{place}", measure, scenes, policies)
+                for place, measure in enumerate(over_time.measures)
             ],
         )
 
@@ -72,7 +74,7 @@ def charts_json(charts: Sequence[Chart], policies: Sequence[str]) -> str:
     comment; and it is ASCII, so that no line separator of Unicode is in it.
     """
     document = {
-        "policies": [{"name": name, "colour": colour_of(name, policies)} for name in policies],
+        "policies": [{"name": name, "look": look_of(name, policies)} for name in policies],
         "charts": {
             chart.key: [panel and panel.drawing for panel in chart.panels] for chart in charts
         },
@@ -81,11 +83,16 @@ def charts_json(charts: Sequence[Chart], policies: Sequence[str]) -> str:
     return text.replace("<", "\\u003c")
 
 
-def colour_of(policy: str, policies: Sequence[str]) -> str:
-    """Return the class of a policy's colour; limits are in the colour of the text, or grey."""
-    peers = [name for name in policies if is_limit(name) == is_limit(policy)]
+def look_of(policy: str, policies: Sequence[str]) -> str:
+    """Return the classes of a policy's colour and dashes: nobody has to tell colours apart.
+
+    Those that are omniscient are dotted, in the colour of the text, or grey.
+    """
+    peers = [name for name in policies if is_omniscient(name) == is_omniscient(policy)]
     place = peers.index(policy)
-    return f"limit{place % 2}" if is_limit(policy) else f"colour{place % _COLOURS}"
+    if is_omniscient(policy):
+        return f"limit{place % 2}"
+    return f"colour{place % _COLOURS} dash{place % _DASHES}"
 
 
 def _chart(key: str, measure: Measure, scenes: Sequence[Scene], policies: Sequence[str]) -> Chart:

@@ -8,8 +8,8 @@ from typing import Final, Literal, final
 
 from evenly.core.criticality import Criticality
 from evenly.sim.page.numbers import Values, mean_of, per, worst_of
-from evenly.sim.page.units import Unit
 from evenly.sim.result import Series
+from evenly.sim.row_figures import Unit
 
 __all__ = ["CPU", "LOADS", "Figure", "Measure", "figures_of"]
 
@@ -36,6 +36,8 @@ class Measure:
     mark: Callable[[Series], float] | None = None
     """A level to hold the lines against."""
     mark_title: str = ""
+    has_omniscient: bool = True
+    """False where it would look like a limit and is none: it does not even out CPU."""
 
 
 @final
@@ -119,6 +121,7 @@ _BALANCE: Final = (
                 values=lambda series, step: mean_of(series.spread, step),
                 scale="log",
                 floor=1.0,
+                has_omniscient=False,
             ),
         ),
     ),
@@ -132,14 +135,15 @@ _BALANCE: Final = (
                 title="idle beside the most loaded backend",
                 unit="percent",
                 values=lambda series, step: mean_of(series.wasted_ratio, step),
+                has_omniscient=False,
             ),
         ),
     ),
     Figure(
         key="latency",
         title="Latency of requests that succeeded",
-        good="low and flat, close to the omniscient limit where it is shown, with p99 a small "
-        "multiple of p50.",
+        good="low and flat, with p99 a small multiple of p50; below capacity, close to omniscient "
+        "where it is shown.",
         measures=(
             Measure(
                 title="p50",
@@ -160,7 +164,7 @@ _BALANCE: Final = (
         title="Offered and succeeded",
         good="succeeded covers offered up to the capacity line, and stays at that line when more "
         "is offered.",
-        key_to_lines="Solid: succeeded.  Thin and dashed: offered.",
+        key_to_lines="Thick: succeeded.  Thin, with short dashes: offered.",
         measures=(
             Measure(
                 title="requests per second that succeeded",

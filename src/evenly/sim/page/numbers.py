@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -11,7 +10,6 @@ __all__ = [
     "Values",
     "known",
     "mean_of",
-    "median_over_seeds",
     "per",
     "points_step",
     "short",
@@ -54,16 +52,15 @@ def known(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def median_over_seeds(values: Sequence[float | None], worst: float) -> float | None:
-    """Return the median; what could not be measured counts as the worst, not to flatter."""
-    found = statistics.median(worst if value is None else value for value in values)
-    return found if math.isfinite(found) else None
-
-
 def short(value: float | None) -> float | None:
-    """Return four significant digits, which is more than a chart can show; `None` if not finite."""
+    """Return four significant digits, which is more than a chart can show; `None` if not finite.
+
+    Near 1 they are six, and less than 1 stays less: a success of 99.997% is not one of 100%.
+    """
     if value is None or not math.isfinite(value):
         return None
+    if 0.99 <= value < 1.0:
+        return min(float(f"{value:.6f}"), 0.999999)
     rounded = float(f"{value:.4g}")
     return int(rounded) if rounded.is_integer() else rounded
 

@@ -19,7 +19,7 @@
   }));
   const panelOf = (view) => view.panels[view.panels.length > 1 ? load : 0];
   const linesOf = (panel) => panel.lines.filter((line) => !unseen.has(line.policy));
-  const colourOf = (line) => (line.policy === null ? "" : data.policies[line.policy].colour);
+  const lookOf = (line) => (line.policy === null ? "" : data.policies[line.policy].look);
 
   function svg(name, attributes, parent, text) {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -38,14 +38,23 @@
   const digits = (value) =>
     value < 99.95 ? String(Number(value.toPrecision(3))) : Math.round(value).toLocaleString("en");
 
-  // The units of units.py, and the same words.
+  // As units.py writes them; where only all is 100% and only nothing is 0%.
   function said(value, unit) {
     if (value === null) return "–";
-    if (unit === "percent") return `${Number((100 * value).toPrecision(4))}%`;
-    if (unit === "each") return String(Number(value.toFixed(3)));
+    if (unit === "percent" && value > 0 && value < 0.00005) return "<0.01%";
+    if (unit === "percent" && value >= 0.99995 && value < 1) return ">99.99%";
+    if (unit === "percent") return `${(100 * value).toFixed(2)}%`;
+    if (unit === "each") return value.toFixed(3);
+    if (unit === "ratio" && value < 99.95) return value.toFixed(2);
     if (unit !== "seconds") return digits(value);
     if (value >= 0.9995 || value === 0) return `${digits(value)} s`;
     return value >= 0.0009995 ? `${digits(1e3 * value)} ms` : `${digits(1e6 * value)} µs`;
+  }
+
+  // Round numbers, so they do without zeros at the end, and may be as small as the axis is.
+  function saidTick(value, unit) {
+    if (unit === "percent") return `${Number((100 * value).toPrecision(4))}%`;
+    return unit === "seconds" ? said(value, unit) : digits(value);
   }
 
   // Return round numbers from low to high: at most about so many.
@@ -121,14 +130,14 @@
       svg("line", { x1: MARGIN.left, x2: right, y1: height, y2: height, class: kind }, root);
     const write = (x, height, anchor, text) =>
       svg("text", { x, y: height, "text-anchor": anchor }, root, text);
-    if (panel.x.settle > 0) {
-      const shade = Math.min(points.x(panel.x.settle), right) - MARGIN.left;
-      const box = { x: MARGIN.left, y: MARGIN.top, width: shade, height: BASE - MARGIN.top };
-      svg("rect", { ...box, class: "settle" }, root);
+    const [begin, end] = (panel.x.measured ?? []).map((at) => Math.min(points.x(at), right));
+    for (const [from, to] of panel.x.measured ? [[MARGIN.left, begin], [end, right]] : []) {
+      const box = { x: from, y: MARGIN.top, width: to - from, height: BASE - MARGIN.top };
+      if (to > from) svg("rect", { ...box, class: "unmeasured" }, root);
     }
     for (const tick of scale.ticks) {
       across(y(tick), "grid");
-      write(MARGIN.left - 6, y(tick) + 4, "end", said(tick, panel.unit));
+      write(MARGIN.left - 6, y(tick) + 4, "end", saidTick(tick, panel.unit));
     }
     let free = 0; // Loads may lie close together: write those that have room.
     for (const tick of points.ticks) {
@@ -146,7 +155,7 @@
 
   function drawLines(view, panel) {
     const { points, y, root } = view;
-    const draw = (d, line, kind) => svg("path", { d, class: `${colourOf(line)} ${kind}` }, root);
+    const draw = (d, line, kind) => svg("path", { d, class: `${lookOf(line)} ${kind}` }, root);
     for (const [low, high] of panel.bands ?? []) {
       const [below, above] = [panel.lines[low].values, panel.lines[high].values];
       const there = pathOf(above, points.places, y);
@@ -169,7 +178,7 @@
 
   function drawDot({ points, y }, line, place, parent) {
     const height = line.values[place] == null ? NaN : y(line.values[place]);
-    const dot = { cx: points.places[place], cy: height, r: 3.5, class: `dot ${colourOf(line)}` };
+    const dot = { cx: points.places[place], cy: height, r: 3.5, class: `dot ${lookOf(line)}` };
     if (Number.isFinite(height) && line.kind !== "quiet") svg("circle", dot, parent);
   }
 
@@ -233,7 +242,8 @@
     html("strong", { textContent: view.points.said[place] }, view.tip);
     for (const row of rows) {
       const line = html("div", {}, view.tip);
-      html("span", { className: `swatch ${colourOf(row)} ${row.kind}` }, line);
+      const swatch = svg("svg", { class: `swatch ${lookOf(row)}` }, line);
+      svg("path", { class: `line ${row.kind}`, d: "M0 3h36" }, swatch);
       html("span", { textContent: row.label }, line);
       html("b", { textContent: said(valueOf(row), panel.unit) }, line);
       drawDot(view, row, place, view.cursor);

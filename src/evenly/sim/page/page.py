@@ -9,35 +9,43 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import shlex
 from collections.abc import Sequence
 from importlib import resources
+from typing import Final
 
 from evenly.errors import UsageError
-from evenly.sim.page.charts import Chart, charts_json, charts_of, colour_of
+from evenly.sim.page.charts import Chart, charts_json, charts_of, look_of
 from evenly.sim.page.measures import Figure
 from evenly.sim.page.panels import Panel
-from evenly.sim.page.scenes import Scene, is_limit, policies_of, scenes_of, seeds_of
+from evenly.sim.page.scenes import Scene, label_of, policies_of, scenes_of, seeds_of
 from evenly.sim.page.table import scene_tables, violations
 from evenly.sim.page.units import escaped
 from evenly.sim.result import Result
+from evenly.sim.scenario import OMNISCIENT
 
 __all__ = ["render_page"]
+
+_ABOUT_OMNISCIENT: Final = (
+    f"{OMNISCIENT} is the limit of latency below capacity only; it neither throttles nor retries, "
+    "and does not even out CPU: under overload, and for CPU, it is no limit.  Beside other "
+    "policies it is left out of the charts of CPU spread and of wasted capacity."
+)
 
 
 def render_page(
     *,
     title: str,
+    about: str,
     scenario: str,
     commit: str,
     results: Sequence[Result],
     scenario_text: str,
-    command: str = "",
+    command: str,
 ) -> str:
     """Return the page of one scenario's results.
 
-    `scenario` is the path of its file, as it was given, `commit` the code that ran it, and
-    `command` what gives the same figures again; if empty, `scenario` with the same seeds.
+    `about` is the story in numbers, `scenario` the path of its file, as it was given, `commit` the
+    code that ran it, and `command` what gives the same figures again.
     """
     if not results:
         raise UsageError("a page needs at least one result")
@@ -56,15 +64,15 @@ def render_page(
             '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">',
             f"<title>{escaped(title)} · evenly simulate</title>",
             f"<style>{style}</style>\n</head>\n<body>",
-            _header(title, results),
+            _header(title, about, results),
             _controls(scenes, policies),
             "<main>",
             *(
                 f'<section data-load="{place}">{scene_tables(scene, seeds)}</section>'
                 for place, scene in enumerate(scenes)
             ),
-            _repeat(command or _command(scenario, seeds), commit, scenario_text),
-            _how_to_read(scenes, seeds),
+            _repeat(command, commit, scenario, scenario_text),
+            _how_to_read(scenes, seeds, policies),
             *(_figure(figure, charts, scenes) for figure, charts in figures),
             "</main>",
             f'<script type="application/json" id="data">{charts_json(charts, policies)}</script>',
@@ -89,10 +97,10 @@ def _rules(style: str, script: str) -> str:
     return f'<meta http-equiv="Content-Security-Policy" content="{rules}">'
 
 
-def _header(title: str, results: Sequence[Result]) -> str:
+def _header(title: str, about: str, results: Sequence[Result]) -> str:
     return (
         f'<header><p class="kicker">evenly simulate</p><h1>{escaped(title)}</h1>'
-        f"{violations(results)}</header>"
+        f"<p>{escaped(about)}</p>{violations(results)}</header>"
     )
 
 
@@ -107,8 +115,8 @@ def _controls(scenes: Sequence[Scene], policies: Sequence[str]) -> str:
     )
     boxes = "".join(
         f'<label><input type="checkbox" checked autocomplete="off" data-policy="{place}">'
-        f'<span class="swatch {colour_of(policy, policies)}"></span>{escaped(policy)}'
-        f"{' (limit)' if is_limit(policy) else ''}</label>"
+        f'<svg class="swatch {look_of(policy, policies)}" aria-hidden="true">'
+        f'<path class="line" d="M0 3h36"/></svg>{escaped(policy)} {label_of(policy)}</label>'
         for place, policy in enumerate(policies)
     )
     return (
@@ -117,24 +125,17 @@ def _controls(scenes: Sequence[Scene], policies: Sequence[str]) -> str:
     )
 
 
-def _repeat(command: str, commit: str, scenario_text: str) -> str:
+def _repeat(command: str, commit: str, scenario: str, scenario_text: str) -> str:
     return (
         f'<section class="repeat"><h2>Repeat it</h2><pre class="command"><code>{escaped(command)}'
         f"</code></pre><p>At commit <code>{escaped(commit or 'unknown')}</code>, with the scenario "
         "below; the same seed gives the same figures, but for the CPU time spent.</p>"
-        "<details><summary>The scenario</summary>"
+        f"<details><summary>The scenario, {escaped(scenario)}</summary>"
         f'<pre tabindex="0"><code>{escaped(scenario_text)}</code></pre></details></section>'
     )
 
 
-def _command(scenario: str, seeds: Sequence[int]) -> str:
-    words = ["evenly", "simulate", scenario, "--seed", str(seeds[0])]
-    if len(seeds) > 1:
-        words += ["--seeds", str(len(seeds))]
-    return shlex.join(words)
-
-
-def _how_to_read(scenes: Sequence[Scene], seeds: Sequence[int]) -> str:
+def _how_to_read(scenes: Sequence[Scene], seeds: Sequence[int], policies: Sequence[str]) -> str:
     step = max(scene.step for scene in scenes)
     notes = [
         "Point at a chart for its values, or move to it with the Tab key and use the arrow keys."
@@ -143,8 +144,13 @@ def _how_to_read(scenes: Sequence[Scene], seeds: Sequence[int]) -> str:
         notes.append(f"The charts show seed {seeds[0]}, the first of {len(seeds)}.")
     if step > 1:
         notes.append(f"Every point sums up {step} seconds; of latencies it is the worst second.")
-    if any(scene.settle_seconds > 0 for scene in scenes):
-        notes.append("The shaded beginning is left out of the words under each chart.")
+    if not all(scene.is_measured_whole for scene in scenes):
+        notes.append(
+            "What is shaded is not measured: the words under each chart leave it out, and so does "
+            "the table, but for recovery."
+        )
+    if OMNISCIENT in policies:
+        notes.append(_ABOUT_OMNISCIENT)
     return (
         f'<section class="notes"><h2>Charts</h2><p>{" ".join(notes)}</p>'
         '<noscript><p class="violations">The charts need JavaScript; the tables and the words '

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 from evenly.sim.cpu_samples import quantile
 from evenly.sim.page.measures import Measure
-from evenly.sim.page.numbers import Values, known, mean_of, median_over_seeds, short
+from evenly.sim.page.numbers import Values, known, mean_of, short
 from evenly.sim.page.scenes import Scene
-from evenly.sim.page.units import Unit, said
-from evenly.sim.result import Row
+from evenly.sim.page.units import said
+from evenly.sim.row_figures import CPU_SPREAD, ERRORS, GOODPUT, P99, RowFigure, Unit
+from evenly.sim.scenario import OMNISCIENT
 
 __all__ = ["LOAD_FIGURES", "Panel", "cpu_panel", "load_panel", "measure_panel"]
 
@@ -37,12 +37,7 @@ _EXTREMES: Final = ("most", "least")
 # As places in _QUANTILES: p5 to p95, and the half in the middle.
 _BANDS: Final = ((5, 1), (4, 2))
 
-LOAD_FIGURES: Final[tuple[tuple[str, str, Unit], ...]] = (
-    ("goodput_ratio", "goodput, of what was possible", "percent"),
-    ("p99_seconds", "p99 of requests that succeeded", "seconds"),
-    ("cpu_p95_over_p5", "CPU p95 / p5", "ratio"),
-    ("errors_ratio", "requests that did not succeed", "percent"),
-)
+LOAD_FIGURES: Final = (GOODPUT, P99, CPU_SPREAD, ERRORS)
 
 
 @final
@@ -62,7 +57,9 @@ def measure_panel(scene: Scene, measure: Measure, policies: Sequence[str]) -> Pa
     levels: dict[str, float] = {}
     for index, policy in enumerate(policies):
         result = scene.drawn.get(policy)
-        if result is None:
+        if result is None or not _is_shown(
+            policy, scene.drawn, has_omniscient=measure.has_omniscient
+        ):
             continue
         values = measure.values(result.series, scene.step)
         lines.append(_line(index, policy, values))
@@ -100,7 +97,7 @@ def cpu_panel(scene: Scene, policy: str, index: int) -> Panel | None:
     count = len(backends)
     has_lines = count <= _MOST_LINES and count * len(columns) <= _MOST_LINE_POINTS
     figures = ", ".join(
-        f"{name} {_median_said(_settled(values, scene), 'percent')}"
+        f"{name} {_median_said(_measured(values, scene), 'percent')}"
         for name, values in lines.items()
     )
     return Panel(
@@ -122,14 +119,15 @@ def cpu_panel(scene: Scene, policy: str, index: int) -> Panel | None:
     )
 
 
-def load_panel(
-    scenes: Sequence[Scene], field_name: str, unit: Unit, policies: Sequence[str]
-) -> Panel:
+def load_panel(scenes: Sequence[Scene], figure: RowFigure, policies: Sequence[str]) -> Panel:
     """Return one line per policy over the loads; every point is the median over the seeds."""
     lines: list[Json] = []
     parts: list[str] = []
+    unit = figure.unit
     for index, policy in enumerate(policies):
-        values = [_over_seeds(scene.rows.get(policy, ()), field_name) for scene in scenes]
+        if not _is_shown(policy, policies, has_omniscient=figure is not CPU_SPREAD):
+            continue
+        values = [figure.median(scene.runs.get(policy, ())).value for scene in scenes]
         lines.append(_line(index, policy, values))
         points = zip(scenes, values, strict=True)
         said_points = ", ".join(f"{said(value, unit)} at {scene.load:g}" for scene, value in points)
@@ -146,10 +144,9 @@ def load_panel(
     )
 
 
-def _over_seeds(rows: Sequence[Row], field_name: str) -> float | None:
-    values: list[float | None] = [getattr(row, field_name) for row in rows]
-    # Only what is better low can be missing: latencies, and how even CPU is.
-    return median_over_seeds(values, math.inf) if values else None
+def _is_shown(policy: str, policies: Collection[str], *, has_omniscient: bool) -> bool:
+    """Return whether to draw it: omniscient only where it is a limit, or nothing else ran."""
+    return has_omniscient or policy != OMNISCIENT or len(policies) == 1
 
 
 def _over_time(scene: Scene, unit: Unit) -> Json:
@@ -159,7 +156,7 @@ def _over_time(scene: Scene, unit: Unit) -> Json:
             "unit": "s",
             "step": scene.step,
             "count": count,
-            "settle": short(scene.settle_seconds),
+            "measured": scene.measured,
         },
         "unit": unit,
     }
@@ -188,22 +185,26 @@ def _merged(lines: list[Json], label: str) -> list[Json]:
 
 
 def _median_of(scene: Scene) -> str:
-    return f"median after the first {scene.settle_seconds:g} s"
+    begin, end = scene.measured
+    return f"median from {begin} to {end} s"
 
 
-def _settled(values: Values, scene: Scene) -> Values:
-    first = int(-(-scene.settle_seconds // scene.step))
-    return values[first:] or values
+def _measured(values: Values, scene: Scene) -> Values:
+    """Return the points that lie in the measured span; if none does whole, those that touch it."""
+    begin, end = scene.measured
+    step = scene.step
+    last = len(values) if end == scene.seconds else end // step
+    return values[-(-begin // step) : last] or values[begin // step : -(-end // step)]
 
 
 def _summed_up(values: Values, scene: Scene, measure: Measure) -> str:
-    settled = _settled(values, scene)
-    found = known(settled)
+    measured = _measured(values, scene)
+    found = known(measured)
     if not found:
         return "has nothing to measure"
     worst = said(max(found) if measure.is_high_bad else min(found), measure.unit)
-    missing = len(settled) - len(found)
-    gaps = f", nothing to measure at {missing} of {len(settled)} points" if missing else ""
+    missing = len(measured) - len(found)
+    gaps = f", nothing to measure at {missing} of {len(measured)} points" if missing else ""
     return f"{_median_said(found, measure.unit)} ({worst}){gaps}"
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import final
 
 from evenly.sim.page.numbers import points_step
-from evenly.sim.result import Result, Row
+from evenly.sim.result import Result
 from evenly.sim.scenario import OMNISCIENT
 
-__all__ = ["Scene", "is_limit", "policies_of", "scenes_of", "seeds_of"]
+__all__ = ["Scene", "is_omniscient", "label_of", "policies_of", "scenes_of", "seeds_of"]
 
 
 @final
@@ -21,7 +21,7 @@ class Scene:
     load: float
     drawn: Mapping[str, Result]
     """One result for each policy, of the first seed: what the charts show."""
-    rows: Mapping[str, Sequence[Row]]
+    runs: Mapping[str, Sequence[Result]]
     """Of every seed."""
 
     @property
@@ -35,9 +35,15 @@ class Scene:
         return points_step(self.seconds)
 
     @property
-    def settle_seconds(self) -> float:
-        """Return how much of the beginning is not measured."""
-        return max(result.series.settle_seconds for result in self.drawn.values())
+    def measured(self) -> tuple[int, int]:
+        """Return the first second that is measured and the one after the last: of all, the same."""
+        begin, end = next(iter(self.drawn.values())).series.measured
+        return min(begin, self.seconds), min(end, self.seconds)
+
+    @property
+    def is_measured_whole(self) -> bool:
+        """Return whether nothing of it is left out of the figures."""
+        return self.measured == (0, self.seconds)
 
 
 def scenes_of(results: Sequence[Result]) -> list[Scene]:
@@ -45,12 +51,12 @@ def scenes_of(results: Sequence[Result]) -> list[Scene]:
     scenes = []
     for load in sorted({result.row.load for result in results}):
         drawn: dict[str, Result] = {}
-        rows: dict[str, list[Row]] = {}
+        runs: dict[str, list[Result]] = {}
         for result in results:
             if result.row.load == load:
                 drawn.setdefault(result.row.policy, result)
-                rows.setdefault(result.row.policy, []).append(result.row)
-        scenes.append(Scene(load=load, drawn=drawn, rows=rows))
+                runs.setdefault(result.row.policy, []).append(result)
+        scenes.append(Scene(load=load, drawn=drawn, runs=runs))
     return scenes
 
 
@@ -64,6 +70,11 @@ def seeds_of(results: Sequence[Result]) -> list[int]:
     return list(dict.fromkeys(result.row.seed for result in results))
 
 
-def is_limit(policy: str) -> bool:
-    """Return whether it knows what no client task can know, and stands for the limit."""
+def is_omniscient(policy: str) -> bool:
+    """Return whether it knows what no client task can know."""
     return policy.startswith(OMNISCIENT)
+
+
+def label_of(policy: str) -> str:
+    """Return what stands beside its name: what it is the limit of, if it is of anything."""
+    return "(latency limit)" if policy == OMNISCIENT else ""

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import html
 import math
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-__all__ = ["NOTHING", "Unit", "escaped", "said"]
+from evenly.sim.row_figures import Unit, said_percent
 
-Unit: TypeAlias = Literal["percent", "seconds", "count", "ratio", "each"]
-"""`each` is so many per request.  `page.js` writes them in the same way."""
+__all__ = ["NOTHING", "escaped", "said"]
 
 NOTHING: Final = "–"
 
 
 def said(value: float | None, unit: Unit) -> str:
-    """Return a figure in the unit that people use for it; a dash if there is none."""
+    """Return a figure in the unit that people use for it; a dash if there is none.
+
+    `page.js` writes the values of charts in the same way.
+    """
     if value is None or not math.isfinite(value):
         return NOTHING
     if unit == "percent":
-        return _percent(value)
+        return said_percent(value)
     if unit == "seconds":
         return _seconds(value)
+    if unit == "tenths":
+        return f"{value:.1f} s"
     if unit == "each":
         return f"{value:.3f}"  # One retry in a thousand requests is worth seeing.
     return f"{value:.2f}" if unit == "ratio" and value < 99.95 else _digits(value)
@@ -30,16 +34,6 @@ def said(value: float | None, unit: Unit) -> str:
 def escaped(text: str) -> str:
     """Return text as HTML, quotes included; file names may hold bytes that are not UTF-8."""
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"))
-
-
-def _percent(ratio: float) -> str:
-    """Return hundredths of a percent, where only all is 100% and only nothing is 0%."""
-    percent = 100.0 * ratio
-    if 0.0 < percent < 0.005:
-        return "<0.01%"
-    if 99.995 <= percent < 100.0:
-        return ">99.99%"
-    return f"{percent:.2f}".rstrip("0").rstrip(".") + "%"
 
 
 def _seconds(seconds: float) -> str:
