@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 
-import pytest
 from rich.console import Console
 
 from evenly.cli.simulate_table import Origin, show_results, show_rows
@@ -229,7 +228,7 @@ def test_a_pipe_that_is_not_utf_8_gets_plain_characters() -> None:
         encoding = "ascii"
 
     file = Ascii()
-    results = [Result(row=PLAIN, series=SERIES)]
+    results = [of_customers(Zoë=1.0, lead=0.5)]
     show_results(Console(file=file), results, title="2 × load", about="—", origin=ORIGIN)
 
     assert file.getvalue().isascii()

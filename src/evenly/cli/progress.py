@@ -1,7 +1,7 @@
 """Show how far a command is to a person who waits for it, on standard error.
 
 One rule for all commands: a terminal shows a bar, of which nothing stays; a log gets a line after
-ten seconds, so that what takes less leaves none, and then one whenever a third more time has passed.
+ten seconds, so that what takes less leaves none, and then whenever a third more time has passed.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from evenly.cli.progress import showing_progress
 from evenly.cli.simulate_changes import changed_scenario
 from evenly.cli.simulate_files import find_scenario, shipped_names
 from evenly.cli.simulate_progress import RowProgress
-from evenly.cli.simulate_table import Origin, show_customers, show_rows
+from evenly.cli.simulate_table import Origin, show_results
 from evenly.cli.swarm import swarm
 from evenly.errors import ConfigError
 from evenly.sim.batch import plan_rows, run_batch
@@ -186,8 +186,7 @@ def simulate(
         )
         write_output(html_file, "--html", page)
     console = Console(highlight=False, stderr=STANDARD_OUTPUT in (json_file, html_file))
-    show_rows(console, rows, title=changed.title, about=_about(changed), origin=origin)
-    show_customers(console, results)
+    show_results(console, results, title=changed.title, about=_about(changed), origin=origin)
     if any(row.violations for row in rows):
         raise typer.Exit(1)
 

@@ -162,7 +162,7 @@ def _show_lines(
         table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), width=width)
         for column in (*labels, *part):
             table.add_column(
-                Text(column.heading),
+                Text(_writable(console, column.heading)),
                 justify="left" if column.is_left else "right",
                 vertical="bottom",
                 no_wrap=True,
@@ -219,7 +219,12 @@ def _width(columns: Sequence[_Column], gap: int) -> int:
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    """Print what others wrote: brackets are not markup, and every terminal can show it."""
+    """Print what others wrote: brackets are not markup."""
+    console.print(Text(_writable(console, text), style=style))
+
+
+def _writable(console: Console, text: str) -> str:
+    """Return what any terminal can show of a text."""
     if console.options.ascii_only:
-        text = text.encode("ascii", "replace").decode("ascii")
-    console.print(Text(text, style=style))
+        return text.encode("ascii", "replace").decode("ascii")
+    return text
