@@ -9,7 +9,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from evenly.cli.simulate_table import Origin, show_results, show_rows
+from evenly.cli.simulate_table import Origin, show_results
 from evenly.sim.result import Result, Row, Series
 
 PLAIN = Row(
@@ -175,14 +175,6 @@ def test_customers_have_medians_over_the_seeds() -> None:
 
 def test_one_customer_is_no_table() -> None:
     assert "customer" not in shown([PLAIN])
-
-
-def test_rows_alone_are_shown_as_they_are() -> None:
-    file = StringIO()
-    row = replace(PLAIN, recovery_seconds=2.0)
-    show_rows(Console(file=file, width=120), [row], title="Title", about="About", origin=ORIGIN)
-
-    assert file.getvalue() == shown([row])
 
 
 def test_a_criticality_that_some_seed_lacks_does_not_flatter() -> None:

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from evenly.cli.simulate_figures import cells_of
-from evenly.sim.result import Result, Row, Series
+from evenly.sim.result import Result, Row
 from evenly.sim.row_figures import RowFigure, customer_figures, figure_groups
 from evenly.sim.scenario import OMNISCIENT
 
-__all__ = ["Origin", "show_customers", "show_results", "show_rows"]
-
-_NO_SERIES: Final = Series(
-    measured=(0, 0),
-    has_recovered=True,
-    capacity=0.0,
-    cpu=(),
-    spread=(),
-    wasted_ratio=(),
-    offered={},
-    succeeded={},
-    p50_seconds=(),
-    p99_seconds=(),
-    attempts=(),
-    probes=(),
-    throttled=(),
-    rejected=(),
-    connections=(),
-)
+__all__ = ["Origin", "show_results"]
 
 
 @final
@@ -81,21 +63,13 @@ def show_results(
         _show_lines(console, [[result] for line in lines for result in line], results, figures)
         _say(console, f"Medians of {seeds} seeds", style="bold")
     _show_lines(console, lines, results, figures)
-    show_customers(console, results)
+    _show_customers(console, results)
     rows = [result.row for result in results]
     _show_violations(console, rows)
     _show_origin(console, rows, origin)
 
 
-def show_rows(
-    console: Console, rows: Sequence[Row], *, title: str, about: str, origin: Origin
-) -> None:
-    """Print what rows alone can tell: nothing of customers, nor whether a recovery was the end."""
-    results = [Result(row=row, series=_NO_SERIES) for row in rows]
-    show_results(console, results, title=title, about=about, origin=origin)
-
-
-def show_customers(console: Console, results: Sequence[Result]) -> None:
+def _show_customers(console: Console, results: Sequence[Result]) -> None:
     """Print how each customer fared, where there are several."""
     customers = customer_figures(results)
     if customers:

@@ -50,6 +50,8 @@ class BackendTaskConfig:
     runnable_slack: float = 4.0
     """... after so many requests are taken off.  Queues vary by a few requests however many cores
     there are: a single core at 70 % has 2.3 in it on average, and must not shed for that."""
+    harmless_seconds: float = 0.05
+    """A queue that is worked off sooner than this refuses nothing at once, only when it lasts."""
     utilization: UtilizationConfig = field(default_factory=UtilizationConfig)
     quota: QuotaConfig | None = None
     """`None`: customers have no limits."""
@@ -66,6 +68,7 @@ class BackendTaskConfig:
     def __post_init__(self) -> None:
         check.number("cores", self.cores, 0.001, 100_000.0)
         check.number("runnable_slack", self.runnable_slack, 0.0, 10_000.0)
+        check.number("harmless_seconds", self.harmless_seconds, 0.0, 3600.0)
         check.positive("rate_seconds", self.rate_seconds)
         check.number("drain_seconds", self.drain_seconds, 0.0, 86_400.0)
         check.number("quiet_seconds", self.quiet_seconds, 0.0, 86_400.0)
@@ -170,6 +173,7 @@ class BackendTask:
         self._busy = DecayingAverage(config.rate_seconds)
         self._latency_seconds = 0.0
         self._usual_active = 1.0
+        self._mean_cost = 0.0
         self._sequence = 0
         self._is_lame_duck = True
         self._leaving_since: float | None = None
@@ -225,9 +229,13 @@ class BackendTask:
         A value that is no finite number of at least 0 is ignored: readers may misbehave.
         """
         now = self._clock()
+        is_harmless = False
         if name == _RUNNABLE:
             value = self._take_runnable(value, now)
-        self._utilization.record(name, value, now)
+            # Forty requests of a millisecond each are no overload; forty of a second are.
+            wait_seconds = self._runnable * self._mean_cost / self._config.cores
+            is_harmless = wait_seconds < self._config.harmless_seconds
+        self._utilization.record(name, value, now, is_harmless=is_harmless)
         if self._observer is not NO_OBSERVER:  # This runs twice per request.
             self._show_admits(self._utilization.admits(now))
 
@@ -350,6 +358,8 @@ class BackendTask:
             gain = _LATENCY_GAIN if self._latency_seconds else 1.0
             self._latency_seconds += gain * (seconds - self._latency_seconds)
             self._usual_active += gain * (self._active + 1.0 - self._usual_active)
+            # Where nobody meters the CPU, a request may need it all the time that it takes.
+            self._mean_cost += gain * ((cost or seconds) - self._mean_cost)
         self._observer.request_finished(admission.request, outcome, cost, seconds)
 
     def _drained_at(self) -> float:

@@ -278,15 +278,19 @@ class ClientTask:
         if self._throttle.asks and self._throttle.should_ask(ask.request.criticality, now):
             admits = _heard_since(ask)
             if admits is not None:
-                return self._start_asked(ask, admits, now)
+                return self._start_asked(ask, admits, now, is_admitted=True)
         return self._start(ask.request, None, now)
 
     def _resume_throttled(self, ask: Ask) -> Attempt | Rejection:
         return self._start_asked(ask, _heard_since(ask), self._clock())
 
-    def _start_asked(self, ask: Ask, admits: int | None, now: float) -> Attempt | Rejection:
+    def _start_asked(
+        self, ask: Ask, admits: int | None, now: float, *, is_admitted: bool = False
+    ) -> Attempt | Rejection:
         request = ask.request
-        if not self._throttle.admit_asked(request.criticality, request.customer, admits, now):
+        if not self._throttle.admit_asked(
+            request.criticality, request.customer, admits, now, is_admitted=is_admitted
+        ):
             return self._refuse(request, _THROTTLED)
         # Who has just said no is not to be sent what the other said yes to.
         refusing = [
@@ -335,7 +339,9 @@ class ClientTask:
         now = self._clock()
         view = attempt.view
         if outcome.is_error:
-            view.record_error(now, is_rejection=outcome.is_rejection)
+            # A backend that answers with an error says in the same answer how often it does.
+            is_told = outcome is Outcome.ERROR and view.reported_at >= attempt.begun_at
+            view.record_error(now, is_failure=not (outcome.is_rejection or is_told))
             self._erring[view] = None
             if view.is_pickable and not outcome.is_rejection:
                 self._policy.record_error(view, now)

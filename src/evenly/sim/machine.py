@@ -64,7 +64,9 @@ class Machine:
         self.answers_probes = True
         """Whether datagrams reach it; a firewall may be in the way."""
         self._make_below = make_below
-        self._rng = stage.rng(backend.address)
+        # Of their own, so that a policy does not choose which troubles it meets.
+        self._antagonist_rng = stage.rng(f"{backend.address}/antagonist")
+        self._io_rng = stage.rng(f"{backend.address}/io")
         self._base_speed = speed
         self._ratios: dict[object, float] = {"antagonist": 1.0, "cold": 1.0}
         self._boots = 0
@@ -98,7 +100,7 @@ class Machine:
 
     def draw_io_seconds(self) -> float:
         """Draw how long a request waits for something else than a CPU."""
-        return self._rng.expovariate(1.0 / self.config.io_seconds)
+        return self._io_rng.expovariate(1.0 / self.config.io_seconds)
 
     # The life of a process.
 
@@ -258,7 +260,7 @@ class Machine:
             return
         seconds = config.episode_seconds if is_on else config.quiet_seconds
         turn = partial(self._turn_antagonist, is_on=not is_on)
-        self.stage.events.after(self._rng.expovariate(1.0 / seconds), turn)
+        self.stage.events.after(self._antagonist_rng.expovariate(1.0 / seconds), turn)
 
     def _turn_antagonist(self, *, is_on: bool) -> None:
         config = self.config.antagonists

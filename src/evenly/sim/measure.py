@@ -59,7 +59,7 @@ def measure_row(
         load=load,
         requests=sum(sum(second.offered) for second in seconds),
         cpu_seconds_spent=cpu_seconds_spent,
-        goodput_ratio=sum(succeeded) / possible if possible else 1.0,
+        goodput_ratio=sum(second.completed for second in span) / possible if possible else 1.0,
         errors_ratio=1.0 - sum(succeeded) / requests if requests else 0.0,
         p50_seconds=quantile(latencies, 0.5) if latencies else None,
         p99_seconds=quantile(latencies, 0.99) if latencies else None,

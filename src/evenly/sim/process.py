@@ -338,7 +338,9 @@ class Process:
         else:
             job.outcome = end if end is Outcome.TIMEOUT else Outcome.ERROR
             job.admission.finish(job.outcome, job.cpu_seconds)
-        self._answer(job)
+        job.admission = None  # Saying no costs what any refusal does.
+        self._put_first(job, self._config.reject_cost_ratio * self._mean_seconds)
+        self._work()
 
     def _answer(self, job: Job) -> None:
         report = job.report = self.task.report()

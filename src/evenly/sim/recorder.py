@@ -21,6 +21,7 @@ class Second:
 
     __slots__ = (
         "attempts",
+        "completed",
         "connections",
         "customers",
         "latencies",
@@ -41,6 +42,8 @@ class Second:
         """Of those that succeeded."""
         self.customers: dict[str, list[int]] = {}
         """Offered and succeeded, by customer, where there are several."""
+        self.completed = 0
+        """Requests that succeeded, whenever they began: goodput is work done in time."""
         self.attempts = 0
         self.probes = 0
         self.throttled = 0

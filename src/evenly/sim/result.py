@@ -27,7 +27,7 @@ class Row:
     cpu_seconds_spent: float
     """CPU seconds of this machine: the only figure that differs between two runs."""
     goodput_ratio: float
-    """Requests that succeeded, over those that could have: the smaller of offered and capacity."""
+    """Requests completed with success, over what could be: the smaller of offered and capacity."""
     errors_ratio: float
     """Requests that did not succeed, for whatever reason, over all."""
     p50_seconds: float | None

@@ -294,11 +294,12 @@ class Scenario:
                 total = sum(getattr(share, key) for share in self.datacenters)
                 if abs(total - 1.0) > 1e-6:
                     raise ConfigError(f"datacenters must have {key} that sum to 1, not {total!r}")
-            if self.ideal or any(name.startswith(OMNISCIENT) for name in self.policies):
-                raise ConfigError(
-                    "ideal must be false with datacenters, and policies without the omniscient"
-                    " ones: those know one service in one place"
-                )
+        waits = bool(self.datacenters or self.below or self.backends.io_seconds)
+        if waits and (self.ideal or any(name.startswith(OMNISCIENT) for name in self.policies)):
+            raise ConfigError(
+                "ideal must be false with datacenters, below or io_seconds, and policies without"
+                " the omniscient ones: they know one service, in which requests wait for CPUs only"
+            )
 
     def _check_faults(self) -> None:
         counts = {service.name: service.count for service in self.services}

@@ -179,6 +179,7 @@ class Source:
         second = call.second
         if end is Outcome.OK:
             second.succeeded[call.request.criticality] += 1
+            self._stage.recorder.second.completed += 1
             second.latencies.append(self._events.now - call.begun_at)
             if self._has_customers:
                 second.customers[call.request.customer][1] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -54,6 +55,7 @@ class World:
         self._scenario = scenario
         self._policy = policy
         self._clients: list[Client] = []
+        self._belows: Counter[tuple[str, int]] = Counter()
         self._machines: dict[str, list[Machine]] = {}
         self._fleets: list[Fleet] = []
         self._tops = self._build_services()
@@ -168,7 +170,10 @@ class World:
         return fleet
 
     def _make_below(self, fleet: Fleet, above: str, index: int) -> Client:
-        client = self._make_client(fleet, index, f"{above}-{index}/client-{len(self._clients)}")
+        # Numbered by place, so that one more client task elsewhere does not shift its luck.
+        self._belows[above, index] += 1
+        name = f"{above}-{index}/client-{self._belows[above, index]}"
+        client = self._make_client(fleet, index, name)
         self.stage.events.after(0.0, client.start)
         return client
 

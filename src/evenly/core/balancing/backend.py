@@ -174,15 +174,18 @@ class BackendView:
         return self._errors * math.exp(-age / self._error_decay_seconds)
 
     def failures(self, now: float) -> float:
-        """Return the recent errors that were no rejections: a backend that rejects says why."""
+        """Return the recent errors of which the backend says nothing: timeouts, lost connections.
+
+        One that rejects says why, and one that answers with errors reports their rate.
+        """
         if self._failures == 0.0:
             return 0.0
         age = max(0.0, now - self._errors_at)
         return self._failures * math.exp(-age / self._error_decay_seconds)
 
-    def record_error(self, now: float, *, is_rejection: bool) -> None:
-        """Count one error."""
-        failures = self.failures(now) + (not is_rejection)
+    def record_error(self, now: float, *, is_failure: bool) -> None:
+        """Count one error; a failure is one that the backend's reports do not tell of."""
+        failures = self.failures(now) + is_failure
         self._set_errors(self.errors(now) + 1.0, failures, now)
 
     def fade_errors(self, now: float) -> bool:

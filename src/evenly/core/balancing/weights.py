@@ -116,7 +116,8 @@ class Weights:
         else:
             # Means of both rather than of their quotient: in a second in which one long request
             # holds the CPU, few requests at some utilization say little, and so weigh little.
-            gain = 1.0 - math.exp((view.averaged_at - now) / config.smoothing_seconds)
+            seconds = max(0.0, now - view.averaged_at)  # A clock may step back.
+            gain = 1.0 - math.exp(-seconds / config.smoothing_seconds)
             view.averaged_at = now
             view.mean_qps += gain * (report.qps - view.mean_qps)
             view.mean_used += gain * (used - view.mean_used)

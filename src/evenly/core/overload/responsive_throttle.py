@@ -27,17 +27,19 @@ __all__ = ["ResponsiveThrottle", "ResponsiveThrottleConfig"]
 _ALL: Final = (1 << len(Criticality)) - 1
 
 
-_CUSTOMER_MIN_PROBABILITY = 0.2
-# The book's K.  Twice its quota of one customer, half of it refused for little, is no overload.
-_CUSTOMER_ACCEPTS_MULTIPLIER = 2.0
-
-
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsiveThrottleConfig:
     """Set the controller, and what happens where it knows too little."""
 
     send_probability: SendProbabilityConfig = field(default_factory=SendProbabilityConfig)
+    # Reports say nothing about one customer's quota, so its own answers have to lead back, from a
+    # fifth: ln 5 / (0.25 · (K − 1) / K) = 12 of them with the book's K, a few seconds at 5 requests
+    # a second.  Twice its quota of one customer, half of it refused for little, is no overload.
+    customer_send_probability: SendProbabilityConfig = field(
+        default_factory=lambda: SendProbabilityConfig(accepts_multiplier=2.0, min_probability=0.2)
+    )
+    """The same for a customer that is out of quota."""
     send_anyway_seconds: float = 2.0
     """A request goes out whatever the probability if none has for this long.  With very many client
     tasks raise it (1,000 of them: 10 s), or these requests alone are a load."""
@@ -133,6 +135,8 @@ class ResponsiveThrottle(Throttle):
         if outcome.is_accept:
             gate = self._gates[criticality]
             gate.send.accept(now)
+            if self._is_troubled:
+                self._accept_higher(criticality, now)
             if gate.is_refused and now - self._reported_at > self._ask_after_seconds:
                 gate.is_refused = False
             if outcome is Outcome.OUT_OF_QUOTA or self._customers.throttles:
@@ -176,12 +180,22 @@ class ResponsiveThrottle(Throttle):
         return gate.is_refused and now - gate.send.answered_at > self._ask_after_seconds
 
     def admit_asked(
-        self, criticality: Criticality, customer: str, admits: int | None, now: float
+        self,
+        criticality: Criticality,
+        customer: str,
+        admits: int | None,
+        now: float,
+        *,
+        is_admitted: bool = False,
     ) -> bool:
         """Do as the backends say; where none has answered, as if nobody had asked."""
         if admits is None:
             return self.admit(criticality, customer, now)
-        if self._customers.throttles and not self._customers.admit(criticality, customer, now):
+        if (
+            self._customers.throttles
+            and not is_admitted
+            and not self._customers.admit(criticality, customer, now)
+        ):
             return False
         gate = self._gates[criticality]
         # An answer tells what a request sent anyway would have told, at a lower price.
@@ -203,20 +217,21 @@ class ResponsiveThrottle(Throttle):
             throttled_customers=tuple(self._customers.throttles),
         )
 
+    def _accept_higher(self, criticality: Criticality, now: float) -> None:
+        """Let an accept count for every higher criticality too: it would have been accepted.
+
+        Otherwise one that is no longer sent would hold all lower ones back for ever.
+        """
+        for higher in self._gates[criticality + 1 :]:
+            if higher.send.value < 1.0:
+                higher.send.accept(now)
+        self._is_troubled = any(gate.is_refused or gate.send.value < 1.0 for gate in self._gates)
+
     def _reject(self, gate: _Gate, now: float) -> None:
         gate.send.reject(now)
         gate.is_refused = True
         self._is_troubled = True
 
     def _make_for_customer(self, now: float) -> Throttle:
-        # Reports say nothing about one customer's quota, so its own answers have to lead back, from
-        # a fifth: ln 5 / (0.25 · (K − 1) / K) = 12 of them with K = 2 (a few seconds at 5 requests
-        # a second), 27 with K = 1.1, where the rise gets steeper on the way.
-        send = self._config.send_probability
-        send = replace(
-            send,
-            min_probability=max(send.min_probability, _CUSTOMER_MIN_PROBABILITY),
-            accepts_multiplier=max(send.accepts_multiplier, _CUSTOMER_ACCEPTS_MULTIPLIER),
-        )
-        config = replace(self._config, send_probability=send)
+        config = replace(self._config, send_probability=self._config.customer_send_probability)
         return ResponsiveThrottle(config, rng=self._rng, now=now)

@@ -71,10 +71,19 @@ class Throttle(abc.ABC):
         return False
 
     def admit_asked(
-        self, criticality: Criticality, customer: str, admits: int | None, now: float
+        self,
+        criticality: Criticality,
+        customer: str,
+        admits: int | None,
+        now: float,
+        *,
+        is_admitted: bool = False,
     ) -> bool:
-        """Decide after asking: `admits` is the union of the answers, `None` if nobody answered."""
-        return self.admit(criticality, customer, now)
+        """Decide after asking: `admits` is the union of the answers, `None` if nobody answered.
+
+        `is_admitted` says that `admit` has said yes already, and only the answers are new.
+        """
+        return is_admitted or self.admit(criticality, customer, now)
 
     @abc.abstractmethod
     def is_normal(self, now: float) -> bool:

@@ -16,7 +16,8 @@ makes all lower ones 1.
 The value is an average, and an average is late: until it has risen, a burst fills the queue with
 requests that should have been refused, and then CRITICAL_PLUS is refused for them.  So where the
 present value of a prompt signal is beyond the foot of CRITICAL's ramp, everything but CRITICAL_PLUS
-is refused at once.  Degrading is decided here too, from a value of its own.
+is refused at once; unless whoever records it knows that it is harmless, as a short wait is.
+Degrading is decided here too, from a value of its own.
 """
 
 from __future__ import annotations
@@ -134,8 +135,11 @@ class Utilization:
         self._admits = 0b1111
         self._should_degrade = False
 
-    def record(self, name: str, value: float, now: float) -> None:
-        """Say that a signal has this value from now on; what is no such value is counted."""
+    def record(self, name: str, value: float, now: float, *, is_harmless: bool = False) -> None:
+        """Say that a signal has this value from now on; what is no such value is counted.
+
+        A harmless one refuses nothing at once, though it goes into the average.
+        """
         signal = self._signals.get(name)
         if signal is None:
             raise UsageError(f"unknown signal {name!r}; there are {', '.join(self._signals)}")
@@ -148,7 +152,7 @@ class Utilization:
             signal.average = DecayingAverage(signal.config.decay_seconds)
             self._fresh_until = -math.inf
         signal.average.record(now, value)
-        signal.present = value
+        signal.present = 0.0 if is_harmless else value
         signal.recorded_at = now
 
     def rejection_probability(self, criticality: Criticality, now: float) -> float:

@@ -6,8 +6,9 @@ the two things that the book finds missing in least loaded (chapter 20, "Least-L
 
     score = (runnable + 1 + 10 * (failures + eps / qps)) / weight
 
-Failures are recent errors other than rejections, and eps / qps what the backend says that everyone
-gets: who has not met its errors yet need not.  Rejections do not count: a backend that rejects
+Failures are recent errors of which the backend says nothing (timeouts, lost connections); eps / qps
+is what it says that everyone gets: who has not met its errors yet need not, and one error in a
+thousand is no reason to shun anyone.  Rejections do not count: a backend that rejects
 tells its `runnable` too, and a penalty on top would drive all load to whichever has rejected least,
 and round again.
 
@@ -50,6 +51,8 @@ _FEW_PROBES = 10
 _LITTLE_QPS = 0.01
 # Of a backend that fails so many, utilization tells nothing.
 _MUCH_FAILING = 0.1
+# Nor of one that gets so little of what the others get.
+_LEAST_QPS_RATIO = 0.02
 
 
 @final
@@ -179,9 +182,10 @@ class Probing(Policy):
             return
         config = self._config
         weight = view.weight
-        self._usual += config.usual_gain * (report.runnable / weight - self._usual)
         penalty = config.error_score * (view.failures(now) + _failing(report))
-        self._scores.put(view, (report.runnable + 1.0 + penalty) / weight)
+        load = report.runnable + penalty
+        self._usual += config.usual_gain * (load / weight - self._usual)
+        self._scores.put(view, (load + 1.0) / weight)
         self._fact_at[view] = now
         self._fact_at.move_to_end(view)
 
@@ -308,12 +312,15 @@ class Probing(Policy):
 
     def _trim(self, views: Sequence[BackendView], now: float) -> None:
         config = self._config
+        least_qps = _LEAST_QPS_RATIO * _mean_qps(views)
         known = [
             (view, used)
             for view in views
             if (used := _utilization(view, now - config.fresh_seconds)) > 0.0
-            # One that fails fast is idle because it fails: no reason to send it more.
-            and not view.is_erring
+            # One that fails fast is idle because it fails, or because nobody sends to it any more:
+            # no reason to send it more.
+            and view.report is not None
+            and view.report.qps >= least_qps
             and _failing(view.report) < _MUCH_FAILING
         ]
         mean = sum(used for _, used in known) / (len(known) or 1)
@@ -348,6 +355,11 @@ def _failing(report: LoadReport | None) -> float:
     if report is None or report.eps == 0.0:
         return 0.0
     return report.eps / (report.qps + _LITTLE_QPS)
+
+
+def _mean_qps(views: Sequence[BackendView]) -> float:
+    known = [view.report.qps for view in views if view.report is not None]
+    return sum(known) / len(known) if known else 0.0
 
 
 def _utilization(view: BackendView, since: float) -> float:
