@@ -82,12 +82,16 @@ def new_task(
     clock: Clock | None = None,
     draw: float = 0.5,
     slack: float = 0.0,
+    harmless_seconds: float = 0.0,
     boot: int = BOOT,
     observer: Observer = NO_OBSERVER,
 ) -> BackendTask:
-    # Without the slack, so that the ramps' numbers are the design's; it has tests of its own.
+    # Without the slack, so that the ramps' numbers are the design's, and with no queue that is too
+    # short to be refused at once; both have tests of their own.
     return BackendTask(
-        replace(config or BackendTaskConfig(), runnable_slack=slack),
+        replace(
+            config or BackendTaskConfig(), runnable_slack=slack, harmless_seconds=harmless_seconds
+        ),
         clock=clock or ManualClock(),
         rng=Draw(draw),
         boot=boot,
@@ -513,6 +517,75 @@ def test_a_burst_is_refused_at_once_but_for_critical_plus() -> None:
     task.record_signal("runnable", 0.0)
     clock.advance(0.2)
     assert admitted_by(task) == [True, True, True, True]  # 6.92 / e² = 0.94
+
+
+# The CPU time of what was served, on this machine, not normalised; where it is not metered, all the
+# time that it took.  A burst of `runnable` then waits runnable · 10 ms / cores.
+@pytest.mark.parametrize(
+    ("runnable", "cores", "is_harmless"),
+    [
+        pytest.param(4.9, 1.0, True, id="49 ms"),
+        pytest.param(5.1, 1.0, False, id="51 ms"),
+        pytest.param(19.9, 4.0, True, id="49.75 ms, on four cores"),
+        pytest.param(20.1, 4.0, False, id="50.25 ms"),
+    ],
+)
+@pytest.mark.parametrize(
+    "served_request",
+    [
+        pytest.param((3.0, 0.01, 1.0), id="metered"),
+        pytest.param((3.0, 0.01, 0.5), id="metered on a slow machine"),
+        pytest.param((0.01, 0.0, 1.0), id="not metered"),
+    ],
+)
+def test_a_burst_that_is_soon_worked_off_is_not_refused_at_once(
+    runnable: float, cores: float, is_harmless: bool, served_request: tuple[float, float, float]
+) -> None:
+    took_seconds, cpu_seconds, compute_units = served_request
+    clock = ManualClock()
+    config = BackendTaskConfig(cores=cores, cost=CostConfig(compute_units=compute_units))
+    task = new_task(config, clock=clock, harmless_seconds=0.05)
+    served = admitted(task)
+    clock.advance(took_seconds)
+    served.finish(Outcome.OK, cpu_seconds)
+    task.record_signal("runnable", 0.0)
+    clock.advance(1.0)
+    task.record_signal("runnable", runnable)
+    assert admitted_by(task) == ([True] * 4 if is_harmless else [False, False, False, True])
+
+    clock.advance(1.0)  # When it lasts, it is no burst.
+    assert admitted_by(task)[:3] == [False, False, False]
+
+
+def test_before_anything_was_served_every_burst_is_harmless() -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock, harmless_seconds=0.05)
+    failed = admitted(task)
+    clock.advance(3.0)
+    failed.finish(Outcome.ERROR, 3.0)  # Failing is not serving.
+    task.record_signal("runnable", 0.0)
+    clock.advance(1.0)
+    task.record_signal("runnable", 1_000.0)
+
+    assert admitted_by(task) == [True] * 4
+
+
+def test_what_a_request_costs_is_averaged_over_about_twenty() -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock, harmless_seconds=0.05)
+    for cpu_seconds in (0.01, 0.03):
+        served = admitted(task)
+        clock.advance(0.1)
+        served.finish(Outcome.OK, cpu_seconds)
+    task.record_signal("runnable", 0.0)
+    clock.advance(1.0)
+    task.record_signal("runnable", 4.5)  # · (0.01 + 0.05 · 0.02) s = 49.5 ms
+    assert task.report().admits == 0b1111
+
+    task.record_signal("runnable", 0.0)
+    clock.advance(1.0)
+    task.record_signal("runnable", 4.6)  # 50.6 ms
+    assert task.report().admits == 0b1000
 
 
 def test_a_reader_that_fell_silent_refuses_nobody() -> None:
@@ -961,6 +1034,8 @@ def test_a_report_tells_the_observer_that_a_signal_has_expired() -> None:
     [
         ("cores", 0.0),
         ("cores", math.nan),
+        ("harmless_seconds", -0.1),
+        ("harmless_seconds", math.nan),
         ("runnable_slack", -0.5),
         ("runnable_slack", 10_001.0),
         ("runnable_slack", math.nan),

@@ -119,6 +119,33 @@ def test_every_ending(outcome: Outcome, expected: Next, errors: float) -> None:
     assert shown(task, A).state is State.HEALTHY  # Overload is not death, nor is any other error.
 
 
+@pytest.mark.parametrize(
+    ("outcome", "has_report", "failures"),
+    [
+        pytest.param(Outcome.ERROR, True, 0.0, id="an error whose answer tells how many there are"),
+        pytest.param(Outcome.ERROR, False, 1.0, id="an error without a report"),
+        pytest.param(Outcome.TIMEOUT, True, 1.0, id="no answer; what was heard was of another"),
+        pytest.param(Outcome.LOST, False, 1.0, id="lost"),
+        pytest.param(Outcome.OVERLOADED, False, 0.0, id="a rejection"),
+        pytest.param(Outcome.OK, False, 0.0, id="none"),
+    ],
+)
+def test_which_ends_are_failures_that_nobody_tells_of(
+    outcome: Outcome, has_report: bool, failures: float
+) -> None:
+    clock = ManualClock()
+    task = new_task(A, clock=clock)
+    task.record_report(A, LoadReport())  # This was before, and tells of others.
+    clock.advance(1.0)
+    attempt = begin(task)
+    if has_report:
+        task.record_report(A, LoadReport())
+    attempt.finish(outcome)
+
+    assert attempt.view.failures(clock()) == failures
+    assert shown(task, A).errors == float(outcome.is_error)  # As load all of them count.
+
+
 def test_finish_twice_is_a_mistake_and_counts_once() -> None:
     task = new_task(A)
     other = begin(task)

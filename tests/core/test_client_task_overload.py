@@ -557,6 +557,27 @@ def test_a_request_that_nobody_answered_for_is_not_decided_twice() -> None:
     assert isinstance(ask.resume(), Attempt)
 
 
+# Out of quota twice, a second apart: q of this customer is 0.37, below the draw.  2 s later one
+# goes out anyway; drawn for again, it would not.
+def test_the_customers_throttle_decides_once() -> None:
+    service = Service(policy="probing")
+    request = Request(customer="a")
+    for _ in range(2):
+        answer = service.task.begin(request)
+        attempt = answer.resume() if isinstance(answer, Ask) else answer
+        assert isinstance(attempt, Attempt)
+        service.clock.advance(1.0)
+        attempt.finish(Outcome.OUT_OF_QUOTA)
+    assert service.task.begin(request) == THROTTLED
+    service.clock.advance(2.1)
+    ask = service.ask(request)
+    yes, no = ask.backends
+    service.hear(yes, ALL)
+    service.hear(no, NOT_CRITICAL)
+
+    assert isinstance(ask.resume(), Attempt)
+
+
 @pytest.mark.parametrize("throttle", ["off", "adaptive"])
 def test_the_other_throttles_do_not_listen_to_answers(throttle: str) -> None:
     service, ask = asked_by_policy(throttle)

@@ -135,6 +135,23 @@ def test_to_critical_plus_the_present_value_makes_no_difference(
         assert prompt.should_degrade(now) is plain.should_degrade(now)
 
 
+@unhurried
+@given(config=configs(), steps=steps)
+def test_where_all_is_harmless_no_signal_is_prompt(
+    config: UtilizationConfig, steps: list[tuple[float, int, float]]
+) -> None:
+    signals = {name: replace(signal, is_prompt=False) for name, signal in config.signals.items()}
+    prompt, plain = Utilization(config), Utilization(replace(config, signals=signals))
+    names = list(config.signals)
+    now = 0.0
+    for step, which, value in steps:
+        now += step
+        prompt.record(names[which % len(names)], value, now, is_harmless=True)
+        plain.record(names[which % len(names)], value, now)
+
+        assert prompt.snapshot(now) == plain.snapshot(now)
+
+
 # A reader that is stuck: whatever it said last, and however high.
 @unhurried
 @given(config=configs(), value=st.floats(0.0, 1e15), late=st.floats(0.0, 1e6, exclude_min=True))

@@ -173,7 +173,7 @@ class BackendTask:
         self._busy = DecayingAverage(config.rate_seconds)
         self._latency_seconds = 0.0
         self._usual_active = 1.0
-        self._mean_cost = 0.0
+        self._mean_cpu_seconds = 0.0
         self._sequence = 0
         self._is_lame_duck = True
         self._leaving_since: float | None = None
@@ -233,7 +233,7 @@ class BackendTask:
         if name == _RUNNABLE:
             value = self._take_runnable(value, now)
             # Forty requests of a millisecond each are no overload; forty of a second are.
-            wait_seconds = self._runnable * self._mean_cost / self._config.cores
+            wait_seconds = self._runnable * self._mean_cpu_seconds / self._config.cores
             is_harmless = wait_seconds < self._config.harmless_seconds
         self._utilization.record(name, value, now, is_harmless=is_harmless)
         if self._observer is not NO_OBSERVER:  # This runs twice per request.
@@ -358,8 +358,10 @@ class BackendTask:
             gain = _LATENCY_GAIN if self._latency_seconds else 1.0
             self._latency_seconds += gain * (seconds - self._latency_seconds)
             self._usual_active += gain * (self._active + 1.0 - self._usual_active)
-            # Where nobody meters the CPU, a request may need it all the time that it takes.
-            self._mean_cost += gain * ((cost or seconds) - self._mean_cost)
+            # By this machine's clock, not normalised.  Where nobody meters the CPU, a request may
+            # need it all the time that it takes.
+            used_seconds = cost / self._config.cost.compute_units or seconds
+            self._mean_cpu_seconds += gain * (used_seconds - self._mean_cpu_seconds)
         self._observer.request_finished(admission.request, outcome, cost, seconds)
 
     def _drained_at(self) -> float:

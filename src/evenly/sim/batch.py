@@ -78,7 +78,7 @@ def plan_rows(
 ) -> list[PlannedRow]:
     """Return the rows in the order of their results; what is named twice runs once."""
     names = list(dict.fromkeys(policies))
-    if scenario.ideal and OMNISCIENT not in names:
+    if scenario.runs_ideal and OMNISCIENT not in names:
         names.append(OMNISCIENT)
     return [
         PlannedRow(scenario=scenario, policy=policy, load=load, seed=seed)

@@ -241,7 +241,8 @@ class Scenario:
     policies: tuple[str, ...] = ("probing",)
     """One row for each."""
     ideal: bool = True
-    """Whether the omniscient balancer runs too, so that p99 can be compared with the limit."""
+    """Whether the omniscient balancer runs too, so that p99 can be compared with the limit; it
+    does not where it is none: with datacenters, services below or I/O."""
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
     clients: ClientsConfig = field(default_factory=ClientsConfig)
     backends: ServiceConfig = field(default_factory=ServiceConfig)
@@ -294,12 +295,13 @@ class Scenario:
                 total = sum(getattr(share, key) for share in self.datacenters)
                 if abs(total - 1.0) > 1e-6:
                     raise ConfigError(f"datacenters must have {key} that sum to 1, not {total!r}")
-        waits = bool(self.datacenters or self.below or self.backends.io_seconds)
-        if waits and (self.ideal or any(name.startswith(OMNISCIENT) for name in self.policies)):
-            raise ConfigError(
-                "ideal must be false with datacenters, below or io_seconds, and policies without"
-                " the omniscient ones: they know one service, in which requests wait for CPUs only"
-            )
+        for policy in self.policies:
+            if policy.startswith(OMNISCIENT) and not self._has_limit:
+                raise ConfigError(
+                    "policies must be without the omniscient ones where there are datacenters,"
+                    f" below or io_seconds, not {policy!r}: they know one service, in which"
+                    " requests wait for CPUs only"
+                )
 
     def _check_faults(self) -> None:
         counts = {service.name: service.count for service in self.services}
@@ -319,6 +321,15 @@ class Scenario:
                     f"{key}.customer must be one of the workload's ({known}),"
                     f" not {fault.customer!r}"
                 )
+
+    @property
+    def _has_limit(self) -> bool:
+        return not (self.datacenters or self.below or self.backends.io_seconds)
+
+    @property
+    def runs_ideal(self) -> bool:
+        """Return whether the omniscient balancer runs too."""
+        return self.ideal and self._has_limit
 
     @property
     def services(self) -> tuple[ServiceConfig, ...]:

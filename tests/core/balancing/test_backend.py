@@ -77,8 +77,8 @@ def test_load_is_active_requests_plus_recent_errors() -> None:
     view = new_view()
     for _ in range(3):
         view.begin()
-    view.record_error(START, is_rejection=False)
-    view.record_error(START, is_rejection=False)
+    view.record_error(START, is_failure=True)
+    view.record_error(START, is_failure=True)
 
     assert (view.active, view.error_load, view.load) == (3, 2, 5)
     view.finish()
@@ -91,7 +91,7 @@ def test_load_is_active_requests_plus_recent_errors() -> None:
 
 def test_an_error_fades_with_the_decay_time() -> None:
     view = new_view(decay_seconds=5.0)
-    view.record_error(START, is_rejection=False)
+    view.record_error(START, is_failure=True)
 
     assert view.errors(START) == 1.0
     assert view.errors(START + 5.0) == pytest.approx(0.36788, abs=1e-5)  # 1/e
@@ -100,15 +100,26 @@ def test_an_error_fades_with_the_decay_time() -> None:
 
 def test_errors_add_up_while_they_fade() -> None:
     view = new_view(decay_seconds=5.0)
-    view.record_error(START, is_rejection=False)
-    view.record_error(START + 5.0, is_rejection=False)
+    view.record_error(START, is_failure=True)
+    view.record_error(START + 5.0, is_failure=True)
 
     assert view.errors(START + 5.0) == pytest.approx(1.36788, abs=1e-5)  # 1/e + 1
 
 
+def test_failures_are_the_errors_that_reports_do_not_tell_of() -> None:
+    view = new_view(decay_seconds=5.0)
+    view.record_error(START, is_failure=False)
+    assert (view.errors(START), view.failures(START)) == (1.0, 0.0)
+    view.record_error(START, is_failure=True)
+    assert (view.errors(START), view.failures(START)) == (2.0, 1.0)
+
+    view.fade_errors(START + 5.0)
+    assert view.failures(START + 5.0) == pytest.approx(0.36788, abs=1e-5)  # 1/e
+
+
 def test_a_clock_that_is_told_back_does_not_make_errors_grow() -> None:
     view = new_view()
-    view.record_error(START, is_rejection=False)
+    view.record_error(START, is_failure=True)
 
     assert view.errors(START - 100.0) == 1.0
 
@@ -126,7 +137,7 @@ def test_an_error_is_a_whole_active_request_until_half_of_it_has_faded(
     seconds: float, load: int, changed: bool
 ) -> None:
     view = new_view(decay_seconds=5.0)
-    view.record_error(START, is_rejection=False)
+    view.record_error(START, is_failure=True)
 
     assert view.fade_errors(START + seconds) is changed
     assert view.load == load
@@ -136,7 +147,7 @@ def test_an_error_is_a_whole_active_request_until_half_of_it_has_faded(
 def test_an_error_is_forgotten_below_a_hundredth() -> None:
     view = new_view(decay_seconds=5.0)
     was_erring = [view.is_erring]
-    view.record_error(START, is_rejection=False)
+    view.record_error(START, is_failure=True)
     for seconds in (0.0, 23.0, 23.1):
         view.fade_errors(START + seconds)
         was_erring.append(view.is_erring)
@@ -148,7 +159,7 @@ def test_an_error_is_forgotten_below_a_hundredth() -> None:
 def test_errors_weigh_at_most_a_hundred_requests() -> None:
     view = new_view()
     for _ in range(150):
-        view.record_error(START, is_rejection=False)
+        view.record_error(START, is_failure=True)
 
     assert view.errors(START) == 150.0
     assert view.error_load == 100
@@ -163,7 +174,7 @@ def test_snapshot_shows_what_is_known() -> None:
     view = new_view()
     view.begin()
     view.begin()
-    view.record_error(START, is_rejection=False)
+    view.record_error(START, is_failure=True)
 
     assert view.snapshot(START) == BackendSnapshot(
         address="search-3:443",

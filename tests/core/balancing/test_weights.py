@@ -148,6 +148,17 @@ def test_a_second_without_requests_has_no_part_in_the_averages() -> None:
     assert view.weight == fast.weight
 
 
+def test_a_clock_that_steps_back_counts_as_no_time() -> None:
+    weights = Weights(PLAIN)
+    view, other = (new_view(qps=100.0, utilization=1.0) for _ in range(2))
+    after_long_peace(weights, view, other)
+    say(view, qps=300.0, utilization=1.0, at=READY)
+    weights.refresh([view, other], READY - 100_000.0)
+
+    assert (view.mean_qps, view.mean_used) == (100.0, 1.0)
+    assert view.weight == other.weight
+
+
 def test_another_process_begins_its_averages_anew() -> None:
     weights = Weights(PLAIN)
     view, other = (new_view(qps=100.0, utilization=1.0) for _ in range(2))

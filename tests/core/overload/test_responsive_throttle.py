@@ -9,6 +9,7 @@ import pytest
 from evenly.core.criticality import Criticality
 from evenly.core.overload.adaptive_throttle import AdaptiveThrottle, AdaptiveThrottleConfig
 from evenly.core.overload.responsive_throttle import ResponsiveThrottle, ResponsiveThrottleConfig
+from evenly.core.overload.send_probability import SendProbabilityConfig
 from evenly.core.overload.throttle import Throttle
 from evenly.core.request import Outcome
 from evenly.errors import ConfigError
@@ -204,6 +205,61 @@ def test_when_the_higher_one_is_back_the_lower_one_is() -> None:
 
     assert sent(throttle, Criticality.SHEDDABLE, 8.0) == 1000
     assert throttle.is_normal(8.0)
+
+
+# From 0.162: ten of a step of 0.25 / 11, and then m of 1 + 1/3, 1 + 2/3, … steps, until
+# 10 + m + m · (m + 1) / 6 = 8 / 1.1 · 11 = 80, so m = 18 (or 85 with it).
+@pytest.mark.parametrize(("accepts", "is_back"), [(27, False), (28, True)])
+def test_an_accept_counts_for_every_higher_criticality(accepts: int, is_back: bool) -> None:
+    throttle = refused_at(5.0)
+    for tick in range(accepts):
+        throttle.record(Criticality.SHEDDABLE, "", Outcome.OK, 6.0 + tick * 0.1)
+
+    assert throttle.is_normal(10.0) is is_back
+
+
+def test_an_accept_says_nothing_of_lower_criticalities() -> None:
+    throttle = refused_at(5.0)
+    for tick in range(100):
+        throttle.record(Criticality.CRITICAL_PLUS, "", Outcome.OK, 6.0 + tick * 0.1)
+
+    assert send_probability(throttle) == pytest.approx(math.exp(-8 * 0.25 / 1.1))
+
+
+# Once a minute, and it timed out: what is sent a hundred times a second was held at 0.18 for six
+# minutes, though all of it was accepted.
+def test_one_bad_end_of_a_rare_criticality_does_not_hold_the_others_back() -> None:
+    throttle = make()
+    throttle.record(Criticality.CRITICAL_PLUS, "", Outcome.TIMEOUT, 60.0)
+    rng = random.Random(21)
+    now = 60.0
+    passed: list[bool] = []
+    while now < 70.0:
+        now += rng.expovariate(100.0)
+        is_sent = throttle.admit(CRITICAL, "", now)
+        if is_sent:
+            throttle.record(CRITICAL, "", Outcome.OK, now)
+        if now >= 65.0:
+            passed.append(is_sent)
+
+    assert all(passed)
+
+
+def test_a_customer_out_of_quota_has_settings_of_its_own() -> None:
+    half = SendProbabilityConfig(min_probability=0.5)
+    throttle = ResponsiveThrottle(
+        ResponsiveThrottleConfig(customer_send_probability=half), rng=random.Random(21), now=0.0
+    )
+    for tick in range(1, 101):
+        throttle.record(CRITICAL, "greedy", Outcome.OUT_OF_QUOTA, tick * 0.1)
+    throttle.admit(CRITICAL, "greedy", 10.0)  # goes out anyway
+
+    # Half of 1,000: 500 ± 16, five of them.
+    sent_of_it = sum(throttle.admit(CRITICAL, "greedy", 10.0) for _ in range(1000))
+    assert sent_of_it == pytest.approx(500, abs=80)
+    assert ResponsiveThrottleConfig().customer_send_probability == SendProbabilityConfig(
+        accepts_multiplier=2.0, min_probability=0.2
+    )
 
 
 def test_a_request_goes_out_if_none_has_for_two_seconds() -> None:

@@ -137,6 +137,20 @@ def test_cancelled_lost_and_unsent_requests_say_nothing(
     assert throttle.snapshot(now) == before
 
 
+@pytest.mark.parametrize("name", THROTTLES)
+@pytest.mark.parametrize("admits", [None, 0b1111], ids=["nobody answered", "admitted"])
+def test_what_is_admitted_already_is_not_decided_again(name: str, admits: int | None) -> None:
+    throttle = throttle_named(name)
+    now = record_many(throttle, Outcome.OVERLOADED)
+    now = record_many(throttle, Outcome.OUT_OF_QUOTA, customer="greedy", start=now)
+    before = throttle.snapshot(now)
+
+    assert all(
+        throttle.admit_asked(CRITICAL, "greedy", admits, now, is_admitted=True) for _ in range(200)
+    )
+    assert throttle.snapshot(now) == before
+
+
 @pytest.mark.parametrize("name", THROTTLING)
 def test_quota_rejections_throttle_that_customer_only(name: str) -> None:
     throttle = throttle_named(name)

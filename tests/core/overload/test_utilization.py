@@ -198,6 +198,22 @@ def test_what_is_no_value_is_no_present_value_either() -> None:
     assert utilization.admits(2.0) == 0b1000
 
 
+def test_what_is_harmless_refuses_nothing_at_once_but_goes_into_the_average() -> None:
+    utilization = one_signal(PROMPT)
+    utilization.record("queue", 0.0, 1000.0)
+    utilization.record("queue", 7.0, 1001.0, is_harmless=True)
+    assert probabilities(utilization, 1001.0) == [0.0, 0.0, 0.0, 0.0]
+    # 7 · (1 − 1/e) = 4.425
+    assert probabilities(utilization, 1002.0) == pytest.approx([1.0, 1.0, 1.0, 0.425], abs=1e-3)
+
+    utilization.record("queue", 7.0, 1100.0)
+    utilization.record("queue", 0.0, 1100.0)
+    utilization.record("queue", 7.0, 1101.0)  # It is each record's own affair.
+    assert utilization.admits(1101.0) == 0b1000
+    utilization.record("queue", 7.0, 1101.0, is_harmless=True)
+    assert utilization.admits(1101.0) == 0b1100  # The average is 7 / e = 2.58.
+
+
 def test_a_prompt_signal_raises_what_another_refuses_in_part() -> None:
     signals = {"queue": PROMPT, "heap": PLAIN}
     for first, second in (("queue", "heap"), ("heap", "queue")):

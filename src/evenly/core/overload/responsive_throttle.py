@@ -190,7 +190,7 @@ class ResponsiveThrottle(Throttle):
     ) -> bool:
         """Do as the backends say; where none has answered, as if nobody had asked."""
         if admits is None:
-            return self.admit(criticality, customer, now)
+            return is_admitted or self.admit(criticality, customer, now)
         if (
             self._customers.throttles
             and not is_admitted

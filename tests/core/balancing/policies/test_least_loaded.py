@@ -74,7 +74,7 @@ def test_a_backend_that_fails_at_once_is_not_a_sinkhole() -> None:
         name = begin(policy)
         picked.append(name)
         if name == "a":
-            views["a"].record_error(START, is_rejection=False)
+            views["a"].record_error(START, is_failure=True)
             finish(policy, views["a"])
 
     # a's errors stand like the requests of b, which never finish: turn and turn about.
@@ -85,7 +85,7 @@ def test_a_backend_that_fails_at_once_is_not_a_sinkhole() -> None:
 
 def test_faded_errors_let_a_backend_back_in() -> None:
     policy, views = policy_of({"a": 0, "b": 0})
-    views["a"].record_error(START, is_rejection=False)
+    views["a"].record_error(START, is_failure=True)
     policy.changed(views["a"])
     assert begin(policy) == "b"
     finish(policy, views["b"])

@@ -51,8 +51,8 @@ def test_the_two_are_always_different() -> None:
 
 def test_errors_count_as_load() -> None:
     policy, (a, b) = policy_of([0, 1], 0.0, 0.0)
-    a.record_error(START, is_rejection=False)
-    a.record_error(START, is_rejection=False)
+    a.record_error(START, is_failure=True)
+    a.record_error(START, is_failure=True)
 
     assert policy.pick(START, ()) is b  # 2 errors against 1 active request
 

@@ -98,7 +98,7 @@ def test_the_line_is_drawn_from_the_last_128_probes() -> None:
 def test_errors_count_as_requests_in_flight() -> None:
     policy, views = policy_of()
     for _ in range(9):
-        views["a"].record_error(START, is_rejection=False)
+        views["a"].record_error(START, is_failure=True)
     answer(policy, views["a"], in_flight=0, latency=0.001)  # 9
     answer(policy, views["b"], in_flight=2, latency=0.03)
     answer(policy, views["c"], in_flight=3, latency=0.02)

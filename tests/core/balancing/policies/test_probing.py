@@ -62,7 +62,7 @@ def asked(policy: Probing, *, now: float = START) -> str:
 
 def report_utilization(views: dict[str, BackendView], *utilizations: float) -> None:
     for view, utilization in zip(views.values(), utilizations, strict=True):
-        view.report = LoadReport(utilization=utilization)
+        view.report = LoadReport(utilization=utilization, qps=100.0)
         view.reported_at = START
 
 
@@ -135,7 +135,7 @@ def test_an_error_deletes_the_fact() -> None:
     policy, views = policy_of("ab")
     fact(policy, views["a"], 0.0)
     fact(policy, views["b"], 5.0)
-    views["a"].record_error(START, is_rejection=False)
+    views["a"].record_error(START, is_failure=True)
     policy.record_error(views["a"], START)
 
     assert pick(policy) == "b"
@@ -144,7 +144,7 @@ def test_an_error_deletes_the_fact() -> None:
 def test_a_recent_error_weighs_ten_runnable_requests() -> None:
     for runnable, expected in ((9.9, "b"), (10.1, "a")):
         policy, views = policy_of("ab")
-        views["a"].record_error(START, is_rejection=False)
+        views["a"].record_error(START, is_failure=True)
         fact(policy, views["a"], 0.0)  # 0 + 1 + 10 · 1 = 11
         fact(policy, views["b"], runnable)  # 10.9 or 11.1
 
@@ -153,7 +153,7 @@ def test_a_recent_error_weighs_ten_runnable_requests() -> None:
 
 def test_an_old_error_weighs_less() -> None:
     policy, views = policy_of("ab")
-    views["a"].record_error(START, is_rejection=False)
+    views["a"].record_error(START, is_failure=True)
     fact(policy, views["a"], 0.0, now=START + 5.0)  # 1 + 10/e = 4.68
     fact(policy, views["b"], 3.7, now=START + 5.0)  # 4.7
 
@@ -203,7 +203,7 @@ def test_after_the_rates_have_decayed_somebody_tries_again(age: float, expected:
 def test_own_failures_and_those_of_others_add_up() -> None:
     for runnable, expected in ((14.9, "b"), (15.1, "a")):
         policy, views = policy_of("ab")
-        views["a"].record_error(START, is_rejection=False)
+        views["a"].record_error(START, is_failure=True)
         fact(policy, views["a"], 0.0, eps=25.0, qps=49.99)  # 0 + 1 + 10 · (1 + 0.5) = 16
         fact(policy, views["b"], runnable)  # 15.9 or 16.1
 
@@ -271,6 +271,19 @@ def test_the_usual_is_a_slow_average() -> None:
 
 # Each of these draws one of four equals.
 QUARTERS = {"a": 0.1, "b": 0.3, "c": 0.6, "d": 0.9}
+
+
+# With a gain of 1 the usual is the last fact's load: 2 runnable + 10 · 0.5, for half of them fail.
+def test_failures_that_are_usual_are_no_reason_to_ask() -> None:
+    for eps, expected in ((25.0, ""), (0.0, "ab")):
+        policy, views = policy_of("abc", config=ProbingConfig(usual_gain=1.0))
+        for name in "ab":
+            fact(policy, views[name], 2.0, eps=25.0, qps=49.99)  # 2 + 1 + 5 = 8
+        fact(policy, views["c"], 2.0, eps=eps, qps=49.99)
+        policy.remove(views["c"])
+
+        # The limit is 1.1 · (7 + 1) = 8.8; were the last without failures, 1.1 · (2 + 1) = 3.3.
+        assert asked(policy) == expected
 
 
 def test_it_asks_for_two_and_prefers_those_without_a_fact() -> None:
@@ -584,19 +597,46 @@ def test_the_trim_of_a_backend_that_fails_does_not_rise(eps: float, expected: fl
         assert views["a"].trim == pytest.approx(0.162186, abs=1e-6)
 
 
-@pytest.mark.parametrize("is_rejection", [False, True], ids=["failure", "rejection"])
-def test_the_trim_of_a_backend_with_errors_of_our_own_does_not_rise(is_rejection: bool) -> None:
-    policy, views = policy_of("abc")
-    report_utilization(views, 0.4, 0.8, 0.01)
-    views["c"].record_error(START, is_rejection=is_rejection)
+# One error in a thousand is met by somebody all the time.
+def test_errors_of_our_own_do_not_stop_the_trim() -> None:
+    policy, views = policy_of("ab")
+    report_utilization(views, 0.4, 0.8)
+    for view in views.values():
+        view.record_error(START, is_failure=True)
     policy.wake(START + 1.0)
-    assert views["c"].trim == 0.0
+
     assert views["a"].trim == pytest.approx(0.162186, abs=1e-6)
 
-    views["c"].fade_errors(START + 30.0)  # e^−6 of an error is none.
-    report_utilization(views, 0.4, 0.8, 0.01)
-    policy.wake(START + 2.0)
-    assert views["c"].trim == 1.4
+
+# Nobody sends to it any more, and so it is idle.  The mean is (100 + 100 + qps) / 3 a second, 67,
+# and 0.02 of that is 1.342 (1.3 gives 1.342 too).
+@pytest.mark.parametrize(
+    ("qps", "expected"),
+    [
+        pytest.param(1.3, 0.0, id="less than 0.02 of the mean: no reason to send it more"),
+        pytest.param(1.4, 1.4, id="more"),
+    ],
+)
+def test_the_trim_of_a_backend_that_gets_next_to_nothing_does_not_rise(
+    qps: float, expected: float
+) -> None:
+    policy, views = policy_of("abc")
+    report_utilization(views, 0.4, 0.8, 0.0)
+    report_failing(views["c"], eps=0.0, qps=qps)
+    policy.wake(START + 1.0)
+
+    assert views["c"].trim == expected
+
+
+def test_where_nobody_tells_its_rate_the_trim_goes_by_utilization_alone() -> None:
+    policy, views = policy_of("abc")
+    for name, utilization in {"a": 0.4, "b": 0.8}.items():  # and c has not said anything yet
+        views[name].report = LoadReport(utilization=utilization)
+        views[name].reported_at = START
+    policy.wake(START + 1.0)
+
+    assert views["a"].trim == pytest.approx(0.162186, abs=1e-6)
+    assert views["c"].trim == 0.0
 
 
 def test_the_trim_of_a_backend_that_begins_to_fail_fades() -> None:

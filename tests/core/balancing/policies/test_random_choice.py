@@ -30,7 +30,7 @@ def test_load_means_nothing_to_it() -> None:
     policy, (a, _) = policy_of("ab", 0.0, 0.0)
     a.begin()
     policy.changed(a)
-    a.record_error(START, is_rejection=False)
+    a.record_error(START, is_failure=True)
     policy.record_error(a, START)
 
     assert picks(policy, 2) == "aa"

@@ -97,7 +97,7 @@ def test_turns_go_on_over_each_wake() -> None:
 
 def test_errors_count_as_load() -> None:
     policy, views = policy_of({"a": 1.0, "b": 1.0})
-    views["a"].record_error(START, is_rejection=False)
+    views["a"].record_error(START, is_failure=True)
     policy.changed(views["a"])
 
     assert begin(policy) == "b"
