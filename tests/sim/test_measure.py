@@ -31,6 +31,7 @@ def second(offered: int, succeeded: int, criticality: Criticality = Criticality.
     each = Second()
     each.offered[criticality] = offered
     each.succeeded[criticality] = succeeded
+    each.completed = succeeded
     return each
 
 

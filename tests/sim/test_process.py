@@ -144,7 +144,7 @@ def test_antagonists_slow_down_what_is_running_while_they_are_there() -> None:
     stage.events.run(200.0)
 
     # The machine's own luck, drawn once more: quiet, episode, quiet, episode, ...
-    rng = random.Random(f"{SEED}/backend-0")
+    rng = random.Random(f"{SEED}/backend-0/antagonist")
     at = done = 0.0
     is_on = False
     while True:
@@ -278,7 +278,7 @@ def test_a_request_waits_elsewhere_after_half_of_its_work() -> None:
     stage.events.run(100.0)
 
     # The machine's own luck, drawn once more, in the order in which they go.
-    rng = random.Random(f"{SEED}/backend-0")
+    rng = random.Random(f"{SEED}/backend-0/io")
     first_back = 1.0 + rng.expovariate(1.0 / 3.0)
     second_back = 3.0 + rng.expovariate(1.0 / 3.0)
     # The CPU is free from 3.0 on, where the second goes; whoever is back first goes on first.

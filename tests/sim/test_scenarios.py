@@ -252,7 +252,7 @@ def test_one_backend_of_a_hundred_fails_fast_in_mid_run_and_nothing_is_retried()
 
     assert (fault.kind, fault.backends, scenario.backends.count) == ("fast_fail", 1, 100)
     begin, end = measured_span(scenario)
-    assert begin < fault.at_seconds < end
+    assert begin <= fault.at_seconds < end
     assert scenario.client_task.retry.attempts == 1
 
 
@@ -334,13 +334,14 @@ def failed(name: str, policy: str = "probing") -> int:
     return offered - sum(sum(counts[begin:end]) for counts in series.succeeded.values())
 
 
-def test_the_sinkhole_gets_a_request_or_two_of_each_client_task() -> None:
+def test_the_sinkhole_gets_a_few_requests_of_each_client_task() -> None:
     clients = 10
     # 1,400 requests/s for 10 s after the fault, of which a twentieth would be fair.
     fair = 1_400 * 10 / 20
 
-    # The first error tells; another request can be on its way meanwhile.
-    assert failed("sinkhole") <= 2 * clients < fair / 10
+    # The first error tells; another request can be on its way meanwhile.  When the rates that it
+    # reports have decayed, 5 s after the last error, it is tried again: twice in 10 s.
+    assert failed("sinkhole") <= (2 + 2) * clients < fair / 10
     # Who sends everybody the same gets the whole share, and more is refused by the slow ones.
     assert failed("sinkhole", "round_robin") > fair - 4.0 * math.sqrt(fair)
 

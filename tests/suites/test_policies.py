@@ -216,7 +216,7 @@ def test_all_refuse_and_return(policy: str) -> None:
     scenario = replace(
         STEADY,
         phases=(
-            PhaseConfig(seconds=2.0),
+            PhaseConfig(seconds=2.0, load=0.6),
             PhaseConfig(seconds=3.0, load=0.0),
             PhaseConfig(seconds=6.0),
         ),
