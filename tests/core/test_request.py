@@ -6,6 +6,7 @@ import pytest
 
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome, Reason, Rejection, Request
+from evenly.errors import UsageError
 
 # Each ending, whether bytes came back (so the backend lives), whether it weighs as an error, and
 # whether the backend refused before it did anything.
@@ -88,3 +89,22 @@ def test_the_reasons_are_those_of_client_tasks_and_then_of_backends() -> None:
 def test_a_reason_says_in_words_what_happened(reason: Reason) -> None:
     assert len(reason.value.split()) >= 4
     assert reason.name not in reason.value
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [
+        (Reason.EXPIRED, Outcome.TIMEOUT),
+        (Reason.OUT_OF_QUOTA, Outcome.OUT_OF_QUOTA),
+        (Reason.OVERLOADED, Outcome.OVERLOADED),
+        (Reason.DONT_RETRY, Outcome.DONT_RETRY),
+    ],
+)
+def test_what_a_backend_refuses_ends_an_attempt(reason: Reason, outcome: Outcome) -> None:
+    assert Rejection(reason, retryable=False).outcome is outcome
+
+
+@pytest.mark.parametrize("reason", [Reason.THROTTLED, Reason.NO_BACKEND, Reason.AT_LIMIT])
+def test_what_never_left_has_no_outcome(reason: Reason) -> None:
+    with pytest.raises(UsageError, match=reason.name):
+        _ = Rejection(reason, retryable=False).outcome

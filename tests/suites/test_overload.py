@@ -21,7 +21,6 @@ from evenly.core.criticality import Criticality
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.request import Next, Outcome, Rejection, Request
-from evenly.sim.job import OUTCOME_OF
 from evenly.sim.result import Result
 from evenly.sim.scenario import ClientsConfig, NetworkConfig, PhaseConfig, Scenario, WorkloadConfig
 from evenly.sim.service import CostConfig, ServiceConfig
@@ -197,10 +196,10 @@ class Layer:
             self._backend_task.record_signal("runnable", 1000.0)
         decision = self._backend_task.admit(request, number)
         if isinstance(decision, Rejection):
-            return OUTCOME_OF[decision.reason]
+            return decision.outcome
         outcome = self.send(request)
         if outcome is Outcome.OVERLOADED and not self.lets_overload_through:
-            return OUTCOME_OF[self._backend_task.pass_on(decision).reason]
+            return self._backend_task.pass_on(decision).outcome
         decision.finish(outcome)
         return outcome
 

@@ -273,31 +273,28 @@ class ClientTask:
     def _resume(self, ask: Ask) -> Attempt | Rejection:
         now = self._clock()
         # The policy asked how busy they are, and heard whether they would refuse: for a client task
-        # that seldom sends, that may be the first it hears of an overload.  Where nobody answered,
-        # the throttle has decided already.
+        # that seldom sends, that may be the first it hears of an overload.
         if self._throttle.asks and self._throttle.should_ask(ask.request.criticality, now):
-            admits = _heard_since(ask)
-            if admits is not None:
-                return self._start_asked(ask, admits, now, is_admitted=True)
+            return self._start_asked(ask, now, is_admitted=True)
         return self._start(ask.request, None, now)
 
     def _resume_throttled(self, ask: Ask) -> Attempt | Rejection:
-        return self._start_asked(ask, _heard_since(ask), self._clock())
+        return self._start_asked(ask, self._clock(), is_admitted=False)
 
-    def _start_asked(
-        self, ask: Ask, admits: int | None, now: float, *, is_admitted: bool = False
-    ) -> Attempt | Rejection:
+    def _start_asked(self, ask: Ask, now: float, *, is_admitted: bool) -> Attempt | Rejection:
         request = ask.request
+        admits: int | None = None
+        refusing: list[BackendView] = []
+        for view in ask.views:
+            if view.report is not None and view.reported_at >= ask.asked_at:
+                admits = (admits or 0) | view.report.admits
+                if not view.report.admits >> request.criticality & 1:
+                    refusing.append(view)
         if not self._throttle.admit_asked(
             request.criticality, request.customer, admits, now, is_admitted=is_admitted
         ):
             return self._refuse(request, _THROTTLED)
         # Who has just said no is not to be sent what the other said yes to.
-        refusing = [
-            view
-            for view in ask.views
-            if view.report is not None and not view.report.admits >> request.criticality & 1
-        ]
         return self._start(request, None, now, avoid=refusing)
 
     def _retry(self, request: Request, previous: Attempt, now: float) -> Attempt | Rejection:
@@ -398,12 +395,3 @@ class ClientTask:
                 self._policy.changed(view)
             if not view.is_erring:
                 del self._erring[view]
-
-
-def _heard_since(ask: Ask) -> int | None:
-    """Return what those who were asked admit, together; `None` if none has spoken since."""
-    admits: int | None = None
-    for view in ask.views:
-        if view.report is not None and view.reported_at >= ask.asked_at:
-            admits = (admits or 0) | view.report.admits
-    return admits

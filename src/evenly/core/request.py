@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from evenly.core.criticality import Criticality
+from evenly.errors import UsageError
 
 __all__ = ["Next", "Outcome", "Reason", "Rejection", "Request"]
 
@@ -131,3 +132,22 @@ class Rejection:
     """Whether the same request may succeed a moment later without anything being repaired."""
     retry_after_seconds: float | None = None
     """When the customer will have quota again, where that is the reason."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the attempt ends that a backend refuses so.
+
+        What a client task refuses itself is no attempt: asking for its outcome is a mistake.
+        """
+        outcome = _OUTCOMES.get(self.reason)
+        if outcome is None:
+            raise UsageError(f"no backend refuses for {self.reason.name}: no attempt ends so")
+        return outcome
+
+
+_OUTCOMES: Final = {
+    Reason.EXPIRED: Outcome.TIMEOUT,
+    Reason.OUT_OF_QUOTA: Outcome.OUT_OF_QUOTA,
+    Reason.OVERLOADED: Outcome.OVERLOADED,
+    Reason.DONT_RETRY: Outcome.DONT_RETRY,
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Protocol, final
 
 from evenly.core.attempt import Attempt
 from evenly.core.backend_task import Admission
@@ -17,15 +17,7 @@ if TYPE_CHECKING:  # A job knows where it is; where it is imports jobs.
     from evenly.sim.machine import Machine
     from evenly.sim.process import Process
 
-__all__ = ["OUTCOME_OF", "Accept", "Call", "Caller", "Job"]
-
-OUTCOME_OF: Final = {
-    Reason.EXPIRED: Outcome.TIMEOUT,
-    Reason.OUT_OF_QUOTA: Outcome.OUT_OF_QUOTA,
-    Reason.OVERLOADED: Outcome.OVERLOADED,
-    Reason.DONT_RETRY: Outcome.DONT_RETRY,
-}
-"""What a client task makes of a backend's refusal."""
+__all__ = ["Accept", "Call", "Caller", "Job"]
 
 
 class Caller(Protocol):

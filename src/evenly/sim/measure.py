@@ -21,7 +21,7 @@ _RECOVERED_SECONDS = 2
 def measured_span(scenario: Scenario) -> tuple[int, int]:
     """Return the first second that is measured, and the one after the last.
 
-    With phases that is the one at the row's own load, if there is one.
+    With phases that is the one at the row's own load.
     """
     begin, end = scenario.settle_seconds, scenario.total_seconds
     at = 0.0

@@ -134,7 +134,6 @@ class OmniscientClient:
         self.index = -1  # Nobody's: no partition lies between it and a backend.
         self.name = name
         self._stage = stage
-        self._fleet = fleet
         self._oracle = oracle
         self._random = stage.rng(name).random
         self._delay_seconds = fleet.delay_seconds(index)

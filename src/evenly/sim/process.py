@@ -14,7 +14,7 @@ from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.sim.events import Events
-from evenly.sim.job import OUTCOME_OF, Accept, Call, Caller, Job
+from evenly.sim.job import Accept, Call, Caller, Job
 
 if TYPE_CHECKING:
     from evenly.sim.machine import Machine
@@ -123,7 +123,7 @@ class Process:
         job.process = self
         decision = self.task.admit(job.call.request, job.number)
         if isinstance(decision, Rejection):
-            job.outcome = OUTCOME_OF[decision.reason]
+            job.outcome = decision.outcome
             self._put_first(job, self._config.reject_cost_ratio * self._mean_seconds)
         elif self.fails_fast:
             job.admission = decision
@@ -334,7 +334,7 @@ class Process:
         assert job.admission is not None  # noqa: S101  Only admitted requests go below.
         if isinstance(end, Reason) or end.is_rejection:
             # "Overloaded; don't retry", whatever was said below.
-            job.outcome = OUTCOME_OF[self.task.pass_on(job.admission, job.cpu_seconds).reason]
+            job.outcome = self.task.pass_on(job.admission, job.cpu_seconds).outcome
         else:
             job.outcome = end if end is Outcome.TIMEOUT else Outcome.ERROR
             job.admission.finish(job.outcome, job.cpu_seconds)

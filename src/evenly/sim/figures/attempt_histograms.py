@@ -23,7 +23,6 @@ from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.overload.retry import AttemptHistogram, AttemptHistogramConfig, RetryConfig
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.request import Next, Outcome, Rejection, Request
-from evenly.sim.job import OUTCOME_OF
 
 __all__ = ["PERCENTS", "WINDOW", "Situation", "run_situation"]
 
@@ -135,7 +134,7 @@ class _Exchange:
                 admission.finish(Outcome.OK)
                 attempt.finish(Outcome.OK)
                 return attempt.number
-            if attempt.finish(OUTCOME_OF[admission.reason]) is not Next.RETRY:
+            if attempt.finish(admission.outcome) is not Next.RETRY:
                 return attempt.number
             attempt = client.begin(request, attempt)
         raise RuntimeError(f"no backend to send to: {attempt!r}")
