@@ -44,7 +44,7 @@ class RejectedError(EvenlyError):
     where: Literal["local", "remote"] = "local"
     """`local`: the request never left this process; `remote`: a backend said no."""
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
+    def __init__(self, message: str = "", *, retryable: bool = False) -> None:
         super().__init__(message)
         self.retryable = retryable
         """Whether the layer right above may try again."""

@@ -691,6 +691,28 @@ def test_a_report_says_all_there_is_to_say() -> None:
     assert report.probe_port == 50_052
 
 
+def test_the_port_for_probes_is_announced_when_it_is_known() -> None:
+    task = new_task(BackendTaskConfig(probe_port=50_052))
+    before = task.report()
+    assert before.probe_port == 50_052
+    task.announce_probe_port(50_053)  # The one that was wished for was taken.
+    assert task.report().probe_port == 50_053
+    # That is no change of state: nobody has to be told before the next response.
+    assert task.report().sequence == before.sequence
+
+    task.announce_probe_port(None)
+    assert task.report().probe_port is None  # the service's own
+
+
+@pytest.mark.parametrize("port", [0, -1, 65_536, True, 50_053.0])
+def test_a_wrong_port_for_probes_is_refused_and_the_right_one_stays(port: int) -> None:
+    task = new_task(BackendTaskConfig(probe_port=50_052))
+    with pytest.raises(ConfigError, match="probe_port must be a whole number in"):
+        task.announce_probe_port(port)
+
+    assert task.report().probe_port == 50_052
+
+
 @pytest.mark.parametrize(
     ("runnable", "admits"),
     [

@@ -879,18 +879,6 @@ def test_backends_that_have_left_are_not_probed() -> None:
     assert list(task.take_probes()) == [B]
 
 
-def test_a_lost_connection_is_opened_at_once() -> None:
-    clock = ManualClock()
-    task = new_task(A, B, clock=clock)
-    clock.advance(60.0)
-    task.record_connection(A, LOST)
-
-    assert task.take_connections() == Connections((A,), ())
-    assert begin(task).backend == B
-    task.record_connection(A, OPENED)
-    assert begin(task).backend == A
-
-
 def test_a_new_process_at_an_address_starts_slowly() -> None:
     clock = ManualClock()
     task = new_task(A, B, policy="weighted_round_robin", clock=clock)

@@ -672,7 +672,6 @@ def test_three_attempts_and_no_more() -> None:
     ("outcome", "idempotent", "expected"),
     [
         pytest.param(Outcome.OVERLOADED, False, Next.RETRY, id="this task is overloaded"),
-        pytest.param(Outcome.NOT_SENT, False, Next.RETRY, id="never left"),
         pytest.param(Outcome.LOST, True, Next.RETRY, id="lost, and twice does no harm"),
         pytest.param(Outcome.LOST, False, Next.GIVE_UP, id="lost, and may have been done"),
         pytest.param(Outcome.DONT_RETRY, True, Next.GIVE_UP, id="all are overloaded"),

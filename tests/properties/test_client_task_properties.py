@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend
-from evenly.core.balancing.health import State
+from evenly.core.balancing.health import HealthConfig, State
 from evenly.core.balancing.membership import ConnectionEvent, MembershipConfig
 from evenly.core.balancing.policies.catalogue import POLICIES, PolicyConfig
 from evenly.core.balancing.policies.prequal import PrequalConfig
@@ -34,6 +34,11 @@ ACTIVE_LIMIT = 3
 SUBSET_SIZE = 4  # Of ten backends, so that refusing ones make the subset widen.
 CLIENT_INDEX = 5
 SHORT_LIVED_SECONDS = 1.0  # A connection lost sooner is as good as refused.
+IDLE_SECONDS = 20.0
+CONNECTING_MAX = 2
+NOT_SENT_MAX = 3
+# Budgets are counted in tenths, which are whole numbers: what a request earns, and a retry costs.
+EARNED, COST, FIRST, MOST = 1, 10, 30, 1000
 numbers = st.integers(min_value=0, max_value=9)
 picks = st.integers(min_value=0, max_value=10**6)
 amounts = st.one_of(
@@ -70,7 +75,12 @@ class Model(RuleBasedStateMachine):
         self.clock = ManualClock()
         config = ClientTaskConfig(
             policy=PolicyConfig(name=self.policy, prequal=PrequalConfig(pool_size=2)),
-            membership=MembershipConfig(subset_size=SUBSET_SIZE, client_index=CLIENT_INDEX),
+            membership=MembershipConfig(
+                subset_size=SUBSET_SIZE,
+                client_index=CLIENT_INDEX,
+                connecting_max=CONNECTING_MAX,
+                health=HealthConfig(idle_seconds=IDLE_SECONDS, idle_check_every=2),
+            ),
             throttle=ThrottleConfig(name=self.throttle),
             active_limit=ACTIVE_LIMIT,
         )
@@ -82,6 +92,8 @@ class Model(RuleBasedStateMachine):
         self.known: list[Backend] = []
         self.requests = 0
         self.retries = 0
+        self.balance = FIRST
+        self.not_sent: Counter[Attempt] = Counter()  # How often its request was not sent before.
         # What the snapshots have shown: who is there, and for the how-manieth time.
         self.present: set[str] = set()
         self.times: Counter[str] = Counter()
@@ -92,6 +104,11 @@ class Model(RuleBasedStateMachine):
         self.never_opened: set[str] = set()
         self.to_close: Counter[str] = Counter()
         self.told_to_open: set[str] = set()
+        # For whom requests wait, who is idle, when each was last used, and when a probe answered.
+        self.demanded: set[str] = set()
+        self.idle: set[str] = set()
+        self.used_at: dict[str, float] = {}
+        self.probed_at: dict[str, float] = {}
 
     def candidates(self) -> tuple[int, set[str]]:
         """Return the best tier, and who in it is below the limit."""
@@ -137,6 +154,10 @@ class Model(RuleBasedStateMachine):
         is_long_lived = now - self.opened_at[address] >= SHORT_LIVED_SECONDS
         self.untried.discard(address)
         self.connected.discard(address)
+        if event is not ConnectionEvent.LOST:
+            self.idle.discard(address)
+            self.demanded.discard(address)
+            self.told_to_open.discard(address)
         if event is ConnectionEvent.OPENED:
             self.opened_at[address] = now
             self.never_opened.discard(address)
@@ -178,10 +199,19 @@ class Model(RuleBasedStateMachine):
             tried = set() if previous is None else self.tried[previous]
             untouched = {one for one in free if (one, self.times[one]) not in tried}
             assert address in (untouched or free or spares)
-            assert answer.number == (1 if previous is None else previous.number + 1)
             self.tried[answer] = tried | {(address, self.times[address])}
-            self.requests += previous is None
             self.open.append(answer)
+            if previous is None:
+                assert answer.number == 1
+                self.requests += 1
+                self.balance = min(MOST, self.balance + EARNED)
+            else:
+                was_sent = previous.outcome is not Outcome.NOT_SENT
+                assert answer.number == previous.number + was_sent
+                self.not_sent[answer] = self.not_sent[previous] + (not was_sent)
+            self.used_at[address] = self.clock()
+            if address not in self.connected | self.told_to_open:
+                self.demanded.add(address)
 
     @rule(members=st.sets(numbers), indexed=st.booleans())
     def update(self, members: set[int], indexed: bool) -> None:
@@ -203,6 +233,13 @@ class Model(RuleBasedStateMachine):
         spares = self.spares(self.tried[previous])
         answer = self.task.begin(Request(), previous)
         self.check_answer(answer, previous, tier, free, spares)
+        was_paid_for = previous.outcome is not Outcome.NOT_SENT or previous.number > 1
+        if isinstance(answer, Rejection) and was_paid_for:
+            self.give_back()
+
+    def give_back(self) -> None:
+        self.balance = min(MOST, self.balance + COST)
+        self.retries -= 1
 
     @precondition(lambda self: self.open)
     @rule(which=picks)
@@ -220,33 +257,62 @@ class Model(RuleBasedStateMachine):
             self.check_answer(question.resume(), None, tier, free, spares)
 
     @precondition(lambda self: self.open)
-    @rule(which=picks, outcome=st.sampled_from(Outcome))
-    def finish(self, which: int, outcome: Outcome) -> None:
+    @rule(
+        which=picks,
+        outcome=st.one_of(
+            st.sampled_from(Outcome), st.sampled_from([Outcome.OVERLOADED, Outcome.NOT_SENT])
+        ),
+        is_final=st.sampled_from([False, False, False, True]),
+    )
+    def finish(self, which: int, outcome: Outcome, is_final: bool) -> None:
         attempt = self.open.pop(which % len(self.open))
-        verdict = attempt.finish(outcome)
+        expected = Next.GIVE_UP
         if outcome in (Outcome.OK, Outcome.CANCELLED):
-            assert verdict is Next.DONE
-        elif outcome in (Outcome.OVERLOADED, Outcome.NOT_SENT) and attempt.number < 3:
-            assert verdict in (Next.RETRY, Next.GIVE_UP)  # as the budget has it
-        else:
-            assert verdict is Next.GIVE_UP
-        if verdict is Next.RETRY:
-            self.ended.append(attempt)
+            expected = Next.DONE
+        elif outcome is Outcome.NOT_SENT:
+            if not is_final and self.not_sent[attempt] < NOT_SENT_MAX:
+                expected = Next.RETRY
+            elif attempt.number > 1:
+                self.give_back()
+        elif (
+            outcome is Outcome.OVERLOADED
+            and not is_final
+            and attempt.number < 3
+            and self.balance >= COST
+        ):
+            expected = Next.RETRY
+            self.balance -= COST
             self.retries += 1
+        assert attempt.finish(outcome, is_final=is_final) is expected
+        if expected is Next.RETRY:
+            self.ended.append(attempt)
         assert attempt.outcome is outcome
         address = attempt.backend.address
+        self.used_at[address] = self.clock()
         if outcome.is_answer and address in self.never_opened:
             self.hear_of_connection(address, ConnectionEvent.OPENED)
+
+    @rule(outcomes=st.lists(st.sampled_from([Outcome.OVERLOADED, Outcome.NOT_SENT]), max_size=8))
+    def send_in_vain(self, outcomes: list[Outcome]) -> None:
+        """Have one request refused or not sent, again and again."""
+        self.begin()
+        for outcome in outcomes:
+            if not self.open:
+                break
+            self.finish(which=-1, outcome=outcome, is_final=False)
+            if not self.ended or self.ended[-1].outcome is not outcome:
+                break
+            self.retry(which=-1)
 
     @rule(number=numbers, report=reports, is_probe=st.booleans())
     def report(self, number: int, report: LoadReport, is_probe: bool) -> None:
         self.task.record_report(Backend(address_of(number)), report, is_probe=is_probe)
+        if is_probe:
+            self.probed_at[address_of(number)] = self.clock()
 
     @rule(number=numbers, event=st.sampled_from(ConnectionEvent))
     def connection(self, number: int, event: ConnectionEvent) -> None:
         self.record_connection(address_of(number), event)
-        if event is not ConnectionEvent.LOST:
-            self.told_to_open.discard(address_of(number))
 
     @rule(event=st.sampled_from([ConnectionEvent.OPENED, ConnectionEvent.REFUSED]))
     def connect_all(self, event: ConnectionEvent) -> None:
@@ -254,7 +320,39 @@ class Model(RuleBasedStateMachine):
         self.take_connections()
         for address in sorted(self.told_to_open):
             self.record_connection(address, event)
-        self.told_to_open.clear()
+
+    @rule()
+    def connect_all_that_is_due(self) -> None:
+        """Let the jitter be over: the untried are opened, up to the cap, and none is forgotten."""
+        due = self.members() & self.untried
+        self.clock.advance(1.0)
+        self.wake(late=0.0, times=1)
+        self.take_connections()
+        while self.told_to_open:
+            if len(self.told_to_open) < CONNECTING_MAX:
+                assert due & self.members() & self.untried <= self.told_to_open
+            self.record_connection(min(self.told_to_open), ConnectionEvent.OPENED)
+            self.take_connections()
+        assert not due & self.members() & self.untried
+
+    def members(self) -> set[str]:
+        return {one.address for one in self.task.snapshot().backends if one.in_subset}
+
+    @rule()
+    def leave_alone(self) -> None:
+        """Send nothing for long while probes are answered, which seldom happens by chance."""
+        self.connect_all_that_is_due()
+        self.wake(late=0.0, times=3)  # At one of these health is checked.
+        self.clock.advance(IDLE_SECONDS)
+        for number in range(10):
+            self.report(number, LoadReport(boot=3, sequence=3), is_probe=True)
+        self.wake(late=0.0, times=1)
+
+    @rule()
+    def fall_silent_while_idle(self) -> None:
+        """Leave four of every second check unanswered; policy and check take turns to wake."""
+        self.leave_alone()
+        self.wake(late=0.0, times=2 * 2 * 5)
 
     @rule(number=numbers, serving=st.booleans())
     def serving(self, number: int, serving: bool) -> None:
@@ -269,13 +367,19 @@ class Model(RuleBasedStateMachine):
         opened = [backend.address for backend in connections.open]
         assert len(opened) == len(set(opened))
         assert self.told_to_open.isdisjoint(opened)
-        members = {one.address for one in self.task.snapshot().backends if one.in_subset}
+        members = self.members()
         assert members.issuperset(opened)
+        # What requests wait for is opened, and of the others what the cap has room for.
+        demanded = self.demanded & members
+        assert demanded.issubset(opened)
+        room = CONNECTING_MAX - len(self.told_to_open) - len(demanded)
+        assert len(opened) - len(demanded) <= max(0, room)
+        self.demanded.clear()
         self.told_to_open.update(opened)
 
     @rule()
     def take_probes(self) -> None:
-        members = {one.address for one in self.task.snapshot().backends if one.in_subset}
+        members = self.members()
         probes = [backend.address for backend in self.task.take_probes()]
         assert len(probes) == len(set(probes))
         assert members.issuperset(probes)
@@ -301,10 +405,30 @@ class Model(RuleBasedStateMachine):
             self.task.wake()
             assert self.task.next_wake_at() > self.clock()  # no busy loop
             self.who_leaves_is_to_be_closed()  # Each silence may widen the subset.
+            self.who_rests_is_to_be_closed()
+
+    def who_rests_is_to_be_closed(self) -> None:
+        """See who has become idle, and that it may be."""
+        views = {view.backend.address: view for view in self.task._membership.views}
+        rested = {address for address, view in views.items() if view.health.is_idle} - self.idle
+        now = self.clock()
+        for address in rested:
+            assert address in self.connected
+            assert views[address].health.state is State.HEALTHY
+            assert views[address].active == 0
+            assert now - self.used_at.get(address, -math.inf) >= IDLE_SECONDS
+            assert now - self.opened_at[address] >= IDLE_SECONDS
+            assert now - self.probed_at[address] <= 2.0
+        self.idle |= rested
+        self.connected -= rested
+        self.to_close.update(rested)
+        # A silent one is tried with its delay, whoever waits.
+        self.demanded -= {address for address, view in views.items() if view.health.is_silent}
 
     @invariant()
     def it_keeps_the_retry_budget(self) -> None:
-        assert self.retries <= 3 + 0.1 * self.requests
+        assert 10 * self.retries <= 30 + self.requests
+        assert self.task.snapshot().retry_balance == self.balance / 10
 
     @invariant()
     def it_counts_what_the_model_counts(self) -> None:
@@ -344,14 +468,14 @@ class Model(RuleBasedStateMachine):
     def who_leaves_is_to_be_closed(self) -> None:
         views = self.task.snapshot().backends
         now = {one.address for one in views}
-        # A silent backend that spoke again needs no new connection, until it is silent again.
-        self.told_to_open -= {one.address for one in views if one.state is not State.REFUSING}
         gone = self.present - now
         self.to_close.update(gone)
         self.times.update(gone)
         came = now - self.present
         self.untried = (self.untried - gone) | came
         self.connected -= gone
+        self.idle -= gone
+        self.demanded -= gone
         self.never_opened = (self.never_opened - gone) | came
         self.opened_at.update(dict.fromkeys(came, self.clock()))
         self.present = now

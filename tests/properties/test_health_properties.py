@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import random
+from collections.abc import Callable
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -129,3 +131,65 @@ def test_a_reconnect_is_never_sooner_than_four_fifths_of_a_second_after_a_refusa
         delay = health.connect_at - now
         # 1 − 20 % and 120 + 20 %, give or take the rounding of instants around 5,000.
         assert 0.8 - 1e-9 <= delay <= 144.0 + 1e-9
+
+
+def rest(health: Health) -> None:
+    """Let it rest when its membership would."""
+    if health.is_connected and not health.is_connecting and health.state is State.HEALTHY:
+        health.rest()
+
+
+def connect(health: Health, now: float) -> None:
+    """Have the transport connect, if that is due."""
+    if health.is_connection_due(now):
+        health.connecting()
+
+
+def stay_silent(health: Health, now: float) -> None:
+    """Leave more checks unanswered than an idle one may."""
+    for _ in range(2 * 4 + 1):
+        health.check(now, may_go_silent=True)
+
+
+EVENTS: dict[str, Callable[[Health, float, int], object]] = {
+    "opened": lambda health, now, _: health.opened(now),
+    "refused": lambda health, now, _: health.refused(now),
+    "lost": lambda health, now, _: health.lost(now),
+    "heard": lambda health, _now, _: health.heard(),
+    "said lame": lambda health, _, number: health.said(BOOT, number, lame_duck=True),
+    "said healthy": lambda health, _, number: health.said(BOOT, number, lame_duck=False),
+    "serving": lambda health, _now, _: health.watched(serving=True),
+    "not serving": lambda health, _now, _: health.watched(serving=False),
+    "demand": lambda health, now, _: health.demand(now),
+    "connect": lambda health, now, _: connect(health, now),
+    "rest": lambda health, _now, _: rest(health),
+    "check": lambda health, now, _: health.check(now, may_go_silent=True),
+    "silence": lambda health, now, _: stay_silent(health, now),
+}
+
+
+@unhurried
+@given(
+    story=st.lists(
+        st.tuples(st.sampled_from(sorted(EVENTS)), st.sampled_from([0.0, 0.5, 60.0])), max_size=40
+    )
+)
+def test_whoever_may_be_picked_has_a_connection_or_gets_one_at_once(
+    story: list[tuple[str, float]],
+) -> None:
+    health = Health(HealthConfig(idle_check_every=2), now=START, rng=random.Random(0))
+    now = START
+    for number, (event, wait) in enumerate(story):
+        now += wait
+        EVENTS[event](health, now, number)
+
+        assert not (health.is_connected and health.is_idle)
+        is_reachable = (health.is_connected or health.is_idle) and not health.is_silent
+        assert (health.state is not State.REFUSING) is is_reachable
+        if health.is_connected and not health.is_silent:
+            assert health.connect_at is None  # Nobody replaces what is well.
+        if is_reachable or health.is_untried:
+            picked = copy.copy(health)
+            is_missing = not (picked.is_connected or picked.is_connecting)
+            assert picked.demand(now) is is_missing
+            assert picked.is_connection_due(now) is is_missing

@@ -132,6 +132,34 @@ def test_a_budget_cannot_save_more_than_its_most(checkers: Checkers) -> None:
     assert kinds(checkers.violations()) == {"retry budget"}
 
 
+def test_a_retry_that_was_never_sent_is_taken_back(checkers: Checkers) -> None:
+    checkers.sent("client-0", 1, 1, 0.1)
+    for _ in range(3):  # 1.1 is enough for one, and each of these is none.
+        checkers.sent("client-0", 2, 2, 0.2)
+        checkers.never_sent("client-0")
+    checkers.sent("client-0", 2, 2, 0.3)
+    assert checkers.violations() == ()
+
+    checkers.sent("client-0", 2, 2, 0.4)
+
+    assert checkers.violations() == (
+        "retry budget: client-0 had sent 2 retries for 1 requests at 0.400 s, 0.9 more than it had",
+    )
+
+
+def test_what_is_taken_back_is_no_more_than_can_be_saved(checkers: Checkers) -> None:
+    checkers.sent("client-0", 1, 1, 0.1)
+    for _ in range(5):
+        checkers.never_sent("client-0")
+    checkers.sent("client-0", 2, 2, 0.2)
+    checkers.sent("client-0", 2, 2, 0.2)
+    assert checkers.violations() == ()  # 2, the most
+
+    checkers.sent("client-0", 2, 2, 0.2)
+
+    assert kinds(checkers.violations()) == {"retry budget"}
+
+
 def test_a_lame_duck_that_is_sent_to(checkers: Checkers) -> None:
     checkers.sent_to_lame_duck("client-0", "service-1", 1.5, 1.75)
 

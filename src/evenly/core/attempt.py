@@ -20,7 +20,7 @@ class Attempt:
 
     def __init__(
         self,
-        finish: Callable[[Attempt, Outcome], Next],
+        finish: Callable[[Attempt, Outcome, bool], Next],
         view: BackendView,
         request: Request,
         previous: Attempt | None,
@@ -35,8 +35,10 @@ class Attempt:
         self.next: Next | None = None
         """What `finish` answered; `None` before."""
         self.begun_at = now
-        self.number: int = 1 if previous is None else previous.number + 1
-        """1 for the first attempt; a retry counts on."""
+        self.number: int = 1
+        """1 for the first attempt; a retry counts on, unless the one before was never sent."""
+        if previous is not None:
+            self.number = previous.number + (previous.outcome is not Outcome.NOT_SENT)
 
     def __repr__(self) -> str:
         return (
@@ -55,12 +57,16 @@ class Attempt:
         earlier = () if self._previous is None else self._previous.tried
         return (self.view, *earlier)
 
-    def finish(self, outcome: Outcome) -> Next:
-        """End the attempt, on every path and exactly once; return what to do now."""
+    def finish(self, outcome: Outcome, *, is_final: bool = False) -> Next:
+        """End the attempt, on every path and exactly once; return what to do now.
+
+        `is_final` says that the request cannot be sent again: its caller has seen a part of the
+        response, or a part of its body is gone.
+        """
         if self.outcome is not None:
             raise UsageError(f"finish({outcome.name}): this attempt has finished already: {self!r}")
         self.outcome = outcome
-        self.next = verdict = self._finish(self, outcome)
+        self.next = verdict = self._finish(self, outcome, is_final)
         return verdict
 
 

@@ -64,6 +64,7 @@ class BackendTaskConfig:
     quiet_seconds: float = 1.0
     """... and otherwise when there has been none for so long: one may be on its way."""
     probe_port: int | None = None
+    """What is announced at first; see `announce_probe_port`."""
 
     def __post_init__(self) -> None:
         check.number("cores", self.cores, 0.001, 100_000.0)
@@ -179,6 +180,7 @@ class BackendTask:
         self._leaving_since: float | None = None
         self._busy_at = clock()
         self._shown_admits = 0b1111
+        self._probe_port = config.probe_port
         self._finish_admission = self._finish  # Bound once rather than per request.
 
     def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:
@@ -256,7 +258,9 @@ class BackendTask:
             lame_duck=self._is_lame_duck,
             admits=admits,
             # Where its reader is stuck, all that are active may be runnable.
-            runnable=self._runnable if is_known else float(self._active),
+            runnable=max(
+                self._runnable if is_known else float(self._active), self._runnable_alike(now)
+            ),
             active=self._active,
             utilization=self._reported_utilization(now),
             qps=self._served.value(now) / seconds,
@@ -265,8 +269,21 @@ class BackendTask:
             # be sent nothing for ever.
             latency_seconds=self._latency_seconds * (self._active + 1.0) / self._usual_active,
             compute_units=self._config.cost.compute_units,
-            probe_port=self._config.probe_port,
+            probe_port=self._probe_port,
         )
+
+    def _runnable_alike(self, now: float) -> float:
+        """Return the queue that would refuse what is refused for other reasons; 0 for none."""
+        per_core = self._utilization.runnable_alike(now)
+        if per_core == 0.0:
+            return 0.0
+        return self._config.runnable_slack + self._config.cores * per_core
+
+    def announce_probe_port(self, port: int | None) -> None:
+        """Say from now on at which UDP port probes are answered; `None` is the service's own."""
+        if port is not None:
+            check.count("probe_port", port, 1, 65535)
+        self._probe_port = port
 
     def should_degrade(self) -> bool:
         """Return whether cheaper answers are wanted now."""

@@ -3,7 +3,8 @@
 It never awaits, sleeps or opens anything: it says what to do next, and is told what happened.  A
 transport (gRPC, HTTP, or the simulator) does the rest:
 
-- after `update`, `wake` and every `record_*`: do what `take_connections` says;
+- after `update`, `wake`, every `record_*`, and a `begin` whose backend has no connection: do what
+  `take_connections` says;
 - after `wake` and `begin`: probe what `take_probes` says;
 - at `next_wake_at`: call `wake`.
 """
@@ -45,6 +46,8 @@ _AT_LIMIT = Rejection(Reason.AT_LIMIT, retryable=True)
 _POLICY_SECONDS = 1.0
 # How fast the average round trip follows new ones: about the last ten count.
 _ROUND_TRIP_GAIN = 0.1
+# How often a request is sent elsewhere because its connection could not be had.
+_NOT_SENT_MAX = 3
 # Whom a throttled client task asks whether it may send again (DESIGN: two backends).
 _THROTTLE_PROBES = 2
 
@@ -111,6 +114,7 @@ class ClientTask:
         self._erring: dict[BackendView, None] = {}
         self._probes_due: list[BackendView] = []
         self._round_trip_seconds: float | None = None
+        self._is_worth_asking = True
         self._check_seconds = config.membership.health.check_seconds
         # Client tasks that start together must not go on in step.
         self._check_at = now + self._check_seconds * (0.5 + rng.random())
@@ -127,7 +131,7 @@ class ClientTask:
     def begin(self, request: Request, previous: Attempt | None = None) -> Attempt | Ask | Rejection:
         """Choose a backend for a request; `previous` makes it a retry, elsewhere if possible.
 
-        A retry neither asks nor is throttled: the budget has paid for it when the attempt before
+        A retry neither asks nor is throttled: it was allowed, and paid for, when the attempt before
         ended with `Next.RETRY`.
         """
         now = self._clock()
@@ -143,7 +147,7 @@ class ClientTask:
         if not throttle.admit(request.criticality, request.customer, now):
             return self._refuse(request, _THROTTLED)
         policy = self._policy
-        if policy.asks and self._candidates.are_healthy:
+        if policy.asks and self._is_worth_asking and self._candidates.are_healthy:
             views = policy.ask(now)
             if views:
                 return self._ask(self._resume, request, views, now)
@@ -199,6 +203,18 @@ class ClientTask:
         if view is not None:
             self._membership.connection(view, event, now)
 
+    def is_resting(self) -> bool:
+        """Return whether some backend has no connection because nobody used it."""
+        return any(view.in_subset and view.health.is_idle for view in self._membership.views)
+
+    def demand_one(self) -> None:
+        """Have a connection opened to one backend that rests: somebody wants to see it stand."""
+        now = self._clock()
+        for view in self._membership.views:
+            if view.in_subset and view.health.is_idle:
+                self._membership.demand(view, now)
+                return
+
     def take_connections(self) -> Connections:
         """Return what to disconnect from and what to connect to, in this order; each is said once.
 
@@ -235,6 +251,7 @@ class ClientTask:
             self._policy_at = now + _POLICY_SECONDS
             self._fade_errors(now)
             self._policy.wake(now)
+            self._is_worth_asking = self._are_answers_worth_their_wait()
         if now >= self._check_at:
             self._check_at = now + self._check_seconds
             self._probes_due = self._membership.check_health(now)
@@ -302,10 +319,11 @@ class ClientTask:
             raise UsageError(f"begin(previous=...): nothing allows this retry: {previous!r}")
         if request != previous.request:
             raise UsageError(f"begin(previous=...): another request than that of {previous!r}")
-        previous.next = Next.GIVE_UP  # It paid for one retry.
+        previous.next = Next.GIVE_UP  # It allowed one.
         answer = self._start(request, previous, now, avoid=previous.tried)
         if isinstance(answer, Rejection) and previous.outcome is not None:
-            self._retry_budget.give_back()
+            if previous.number > 1 or previous.outcome is not Outcome.NOT_SENT:
+                self._retry_budget.give_back()
             self._record_end(request, previous.outcome, now)
         return answer
 
@@ -322,6 +340,8 @@ class ClientTask:
             if view is None:
                 return self._refuse(request, _AT_LIMIT if self._candidates.exist else _NO_BACKEND)
         self._candidates.begin(view)
+        if not view.health.is_connected:
+            self._membership.demand(view, now)
         if previous is None:
             self._retry_budget.earn()
         attempt = Attempt(self._finish_attempt, view, request, previous, now)
@@ -332,7 +352,7 @@ class ClientTask:
         self._observer.request_refused(request, rejection.reason)
         return rejection
 
-    def _finish(self, attempt: Attempt, outcome: Outcome) -> Next:
+    def _finish(self, attempt: Attempt, outcome: Outcome, is_final: bool) -> Next:
         now = self._clock()
         view = attempt.view
         if outcome.is_error:
@@ -348,14 +368,21 @@ class ClientTask:
         if not view.in_subset:
             self._membership.finished(view)
         self._observer.attempt_finished(view.backend.address, outcome, now - attempt.begun_at)
-        return self._next(attempt, outcome, now)
+        return self._next(attempt, outcome, now, is_final=is_final)
 
-    def _next(self, attempt: Attempt, outcome: Outcome, now: float) -> Next:
+    def _next(self, attempt: Attempt, outcome: Outcome, now: float, *, is_final: bool) -> Next:
         request = attempt.request
-        if (
-            attempt.number < self._config.retry.attempts
+        may_go_on = not is_final and (request.deadline_at is None or now < request.deadline_at)
+        if outcome is Outcome.NOT_SENT:
+            # Nothing left this process: to send it elsewhere is no retry, and no backend pays.
+            if may_go_on and len(attempt.tried) - attempt.number < _NOT_SENT_MAX:
+                return Next.RETRY
+            if attempt.number > 1:
+                self._retry_budget.give_back()  # A retry that was paid for and never made.
+        elif (
+            may_go_on
+            and attempt.number < self._config.retry.attempts
             and may_retry(outcome, idempotent=request.idempotent)
-            and (request.deadline_at is None or now < request.deadline_at)
         ):
             if self._retry_budget.take():
                 return Next.RETRY
@@ -381,6 +408,7 @@ class ClientTask:
             view.probed_at = now
 
     def _time_probe(self, view: BackendView, now: float) -> None:
+        view.answered_probe_at = now
         if view.probed_at is not None:
             seconds = now - view.probed_at
             view.probed_at = None
@@ -388,6 +416,21 @@ class ClientTask:
             self._round_trip_seconds = (
                 seconds if average is None else average + _ROUND_TRIP_GAIN * (seconds - average)
             )
+
+    def _are_answers_worth_their_wait(self) -> bool:
+        """Return whether requests take longer than to ask where to send them.
+
+        Where they do not, as in a service that answers within a fraction of a millisecond, the best
+        pick could not make up for the question, and its cost is that of a good part of a request.
+        """
+        if self._round_trip_seconds is None:
+            return True
+        taken = [
+            view.report.latency_seconds
+            for view in self._membership.views
+            if view.report is not None and view.report.latency_seconds > 0.0
+        ]
+        return not taken or sum(taken) >= self._round_trip_seconds * len(taken)
 
     def _fade_errors(self, now: float) -> None:
         for view in list(self._erring):

@@ -87,7 +87,7 @@ class Checkers:
             self.violated("begun = finished", f"a request ended twice at {now:.3f} s")
 
     def sent(self, client: str, attempt: int, number: int, now: float) -> None:
-        """See an attempt leave a client task, which calls it `number`.
+        """See an attempt begin, which its client task calls `number`.
 
         The budget is kept once more: it starts with the initial balance, every request adds the
         ratio up to the most that can be saved, and every retry costs 1.  So over any stretch there
@@ -105,6 +105,12 @@ class Checkers:
         if number != attempt:
             what = f"{client} called attempt {attempt} its {number}. at {now:.3f} s"
             self.violated("attempts", what)
+
+    def never_sent(self, client: str) -> None:
+        """See a retry end that could not be sent anywhere: what it cost is taken back."""
+        account = self._accounts[client]
+        account.retries -= 1
+        account.parts = min(self._most_parts, account.parts + _PARTS)
 
     def _retried(self, account: _Account, client: str, attempt: int, now: float) -> None:
         if attempt > self._attempts_allowed:

@@ -133,21 +133,33 @@ class Client:
         address = attempt.view.backend.address
         machine = self.fleet.machines_by_address[address]
         now = self._events.now
-        call.attempts += 1
-        self._checkers.sent(self.name, call.attempts, attempt.number, now)
+        # What earns retries, and what they cost, is settled when an attempt is begun.  One that
+        # could not be sent is the same elsewhere.
+        if call.job is None or call.job.outcome is not Outcome.NOT_SENT:
+            call.attempts += 1
+            self._checkers.sent(self.name, call.attempts, attempt.number, now)
+        elif attempt.number != call.attempts:
+            what = f"{self.name} calls attempt {call.attempts} its {attempt.number}. elsewhere"
+            self._checkers.violated("attempts", what)
         if machine.lame_duck_since < now:
             self._lame_ducks.sent(machine, now)
-        if self.fleet.is_lowest:
-            self._recorder.second.attempts += 1
         job = call.job = Job(call, attempt, machine)
+        if address not in self._open:
+            self._connect()  # On demand.
         is_open = self._open.get(address)
         if is_open:
-            self._events.after(self.delay(), job.reach)
+            self._dispatch(job)
         elif is_open is None:
             job.outcome = Outcome.NOT_SENT
             self._events.after(0.0, job.come_back)
         else:
             self._parked.setdefault(address, []).append(job)
+
+    def _dispatch(self, job: Job) -> None:
+        """Put an attempt on its way."""
+        if self.fleet.is_lowest:
+            self._recorder.second.attempts += 1
+        self._events.after(self.delay(), job.reach)
 
     def came_back(self, job: Job) -> None:
         """Receive a response, unless the call was given up meanwhile."""
@@ -164,10 +176,13 @@ class Client:
             self._recorder.second.rejected += 1
         verdict = job.attempt.finish(outcome)
         self._connect()
-        if verdict is Next.RETRY:
-            self._go_on(call, task.begin(call.request, job.attempt))
-        else:
+        answer = task.begin(call.request, job.attempt) if verdict is Next.RETRY else None
+        if outcome is Outcome.NOT_SENT and call.attempts > 1 and not isinstance(answer, Attempt):
+            self._checkers.never_sent(self.name)
+        if answer is None:
             self._end(call, outcome)
+        else:
+            self._go_on(call, answer)
 
     def heard(self, backend: Backend, report: LoadReport) -> None:
         """Receive what a backend says unasked, if it gets through."""
@@ -193,7 +208,7 @@ class Client:
             if job.call.job is not job:
                 continue  # It was given up.
             if event is ConnectionEvent.OPENED:
-                self._events.after(self.delay(), job.reach)
+                self._dispatch(job)
             else:
                 job.outcome = Outcome.NOT_SENT
                 self.came_back(job)

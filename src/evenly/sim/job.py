@@ -71,7 +71,7 @@ class Call:
         self.begun_at = begun_at
         self.second = second
         self.attempts = 0
-        """How many were sent."""
+        """How many were begun; one that could not be sent is the same elsewhere."""
         self.job: Job | None = None
         """The attempt under way."""
         self.is_over = False

@@ -27,6 +27,10 @@ class SameDraw(random.Random):
         return self._number
 
 
+# What a draw of a half makes of the jitter of 1 s.
+SOON = 0.5
+
+
 def new_health(*, draw: float = 0.5) -> Health:
     return Health(HealthConfig(), now=START, rng=SameDraw(draw))
 
@@ -61,6 +65,26 @@ def refused() -> Health:
 def watched_lame() -> Health:
     health = connected()
     health.watched(serving=False)
+    return health
+
+
+def idle() -> Health:
+    health = connected()
+    health.rest()
+    return health
+
+
+def idle_lame() -> Health:
+    health = idle()
+    health.said(BOOT, 1, lame_duck=True)  # by UDP
+    return health
+
+
+def idle_silenced() -> Health:
+    """Return one that was asked at the 10th, 20th and 30th check, and never answered."""
+    health = idle()
+    for _ in range(40):
+        health.check(START, may_go_silent=True)
     return health
 
 
@@ -118,6 +142,24 @@ def test_a_new_one_is_refusing_but_untried_and_to_be_connected_at_once() -> None
         pytest.param(refused, "heard", REFUSING, id="refusing, heard: no connection yet"),
         pytest.param(refused, "said healthy", REFUSING, id="refusing, said healthy"),
         pytest.param(refused, "serving", REFUSING, id="refusing, serving"),
+        pytest.param(idle, "opened", HEALTHY, id="idle, opened"),
+        pytest.param(idle, "refused", REFUSING, id="idle, refused"),
+        pytest.param(idle, "lost", HEALTHY, id="idle, lost: there is none to lose"),
+        pytest.param(idle, "heard", HEALTHY, id="idle, heard"),
+        pytest.param(idle, "said healthy", HEALTHY, id="idle, said healthy"),
+        pytest.param(idle, "said lame", LAME_DUCK, id="idle, said lame"),
+        pytest.param(idle, "not serving", HEALTHY, id="idle, not serving: of the closed one"),
+        pytest.param(idle, "serving", HEALTHY, id="idle, serving"),
+        pytest.param(idle_lame, "opened", LAME_DUCK, id="idle lame duck, opened"),
+        pytest.param(idle_lame, "refused", REFUSING, id="idle lame duck, refused"),
+        pytest.param(idle_lame, "lost", LAME_DUCK, id="idle lame duck, lost"),
+        pytest.param(idle_lame, "heard", LAME_DUCK, id="idle lame duck, heard"),
+        pytest.param(idle_lame, "said healthy", HEALTHY, id="idle lame duck, said healthy later"),
+        pytest.param(idle_lame, "serving", LAME_DUCK, id="idle lame duck, serving: of the closed"),
+        pytest.param(idle_silenced, "opened", REFUSING, id="idle and silent, opened"),
+        pytest.param(idle_silenced, "refused", REFUSING, id="idle and silent, refused"),
+        pytest.param(idle_silenced, "lost", REFUSING, id="idle and silent, lost"),
+        pytest.param(idle_silenced, "heard", HEALTHY, id="idle and silent, heard"),
     ],
 )
 def test_transition(make: Callable[[], Health], event: str, expected: State) -> None:
@@ -204,11 +246,22 @@ def test_jitter_may_pass_the_longest_delay() -> None:
     assert health.connect_at == pytest.approx(START + 144.0)  # 120 · 1.2
 
 
-def test_a_connection_lost_is_tried_again_at_once() -> None:
-    health = connected()
+@pytest.mark.parametrize(
+    ("draw", "delay"),
+    [
+        pytest.param(0.0, 0.0, id="the first of a thousand client tasks: at once"),
+        pytest.param(0.25, 0.25, id="a quarter of them before this one"),
+        pytest.param(0.999, 0.999, id="the last of them: after 1 s"),
+    ],
+)
+def test_a_lost_connection_is_tried_again_within_a_second(draw: float, delay: float) -> None:
+    health = new_health(draw=draw)
+    health.opened(START)
     health.lost(START + 1.0)
 
-    assert health.connect_at == START + 1.0
+    assert health.connect_at == START + 1.0 + delay
+    assert not health.is_connection_due(START + 1.0 + delay - 0.001)
+    assert health.is_connection_due(START + 1.0 + delay)
     assert health.state is REFUSING
     assert health.is_untried  # Nobody knows whether it still accepts.
 
@@ -250,10 +303,10 @@ def test_a_connection_that_stood_for_long_forgives_the_delays_before_it() -> Non
         health.refused(START)
     health.opened(START + 10.0)
     health.lost(START + 3_600.0)
-    assert health.connect_at == START + 3_600.0
-    health.refused(START + 3_600.0)
+    assert health.connect_at == START + 3_600.0 + SOON
+    health.refused(START + 3_600.5)
 
-    assert health.connect_at == START + 3_601.0  # the first delay again
+    assert health.connect_at == START + 3_601.5  # the first delay again
 
 
 def test_a_connection_dropped_as_soon_as_it_was_accepted_is_no_busy_loop() -> None:
@@ -276,7 +329,7 @@ def test_a_connection_dropped_as_soon_as_it_was_accepted_is_no_busy_loop() -> No
     ("stood", "delay"),
     [
         pytest.param(0.99, 1.0, id="shorter than the first delay: back off"),
-        pytest.param(1.0, 0.0, id="as long as the first delay: at once"),
+        pytest.param(1.0, SOON, id="as long as the first delay: soon"),
     ],
 )
 def test_short_lived_is_shorter_than_the_first_delay(stood: float, delay: float) -> None:
@@ -421,7 +474,7 @@ def test_there_is_nothing_to_forgive_in_a_refused_connection() -> None:
     ("event", "connect_at"),
     [
         pytest.param("refused", START + 61.6, id="refused: it goes on backing off"),
-        pytest.param("lost", START + 60.0, id="lost: at once"),
+        pytest.param("lost", START + 60.0 + SOON, id="lost: soon"),
     ],
 )
 def test_without_its_connection_a_backend_is_no_longer_silent(
@@ -455,7 +508,7 @@ def test_a_late_answer_does_not_bring_a_lost_connection_back() -> None:
     health.answered(START + 60.0)
 
     assert health.state is REFUSING
-    assert health.connect_at == START + 60.0
+    assert health.connect_at == START + 60.0 + SOON
 
 
 def test_an_answer_ends_a_silence() -> None:
@@ -630,6 +683,11 @@ def test_the_default_report_of_a_backend_that_knows_nothing_of_boots_is_current(
         pytest.param({"backoff_max_seconds": math.inf}, "backoff_max_seconds", id="for ever"),
         pytest.param({"backoff_jitter_ratio": 1.0}, "backoff_jitter_ratio", id="all jitter"),
         pytest.param({"backoff_jitter_ratio": -0.1}, "backoff_jitter_ratio", id="negative jitter"),
+        pytest.param({"connect_jitter_seconds": -0.1}, "connect_jitter_seconds", id="in the past"),
+        pytest.param({"connect_jitter_seconds": math.nan}, "connect_jitter_seconds", id="NaN s"),
+        pytest.param({"idle_seconds": 0.0}, "idle_seconds must be", id="idle at once"),
+        pytest.param({"idle_seconds": math.nan}, "idle_seconds must be", id="idle after NaN s"),
+        pytest.param({"idle_check_every": 0}, "idle_check_every must be", id="never checked"),
     ],
 )
 def test_a_wrong_config_is_refused(settings: dict[str, float], message: str) -> None:
@@ -684,3 +742,132 @@ def test_a_connection_under_way_is_not_ordered_again() -> None:
 
     health.refused(START + 2.0)
     assert health.is_connection_due(START + 100.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        pytest.param(new_health, True, id="untried"),
+        pytest.param(idle, True, id="idle"),
+        pytest.param(connected, False, id="it has one"),
+    ],
+)
+def test_a_request_has_a_connection_opened_at_once(
+    make: Callable[[], Health], expected: bool
+) -> None:
+    health = make()
+
+    assert health.demand(START + 60.0) is expected
+    assert health.is_connection_due(START + 60.0) is expected
+
+
+def test_a_request_does_not_wait_for_the_jitter_of_a_lost_connection() -> None:
+    health = connected()
+    health.lost(START + 60.0)
+    assert not health.is_connection_due(START + 60.1)
+
+    assert health.demand(START + 60.1)
+    assert health.is_connection_due(START + 60.1)
+
+
+def test_a_connection_is_demanded_once() -> None:
+    health = new_health()
+    assert health.demand(START)
+    health.connecting()
+
+    assert not health.demand(START + 0.1)  # It is under way, and they wait for it too.
+    assert not health.is_connection_due(START + 0.1)
+
+
+def test_an_idle_backend_has_no_connection_and_none_is_due_until_one_is_demanded() -> None:
+    health = idle()
+
+    assert (health.is_idle, health.is_connected, health.state) == (True, False, HEALTHY)
+    assert not health.is_connection_due(START + 3_600.0)
+    health.demand(START + 3_600.0)
+    health.connecting()
+    assert health.is_idle  # until the connection stands, so that it can be picked
+    health.opened(START + 3_600.1)
+    assert (health.is_idle, health.is_connected, health.state) == (False, True, HEALTHY)
+
+
+def test_an_idle_backend_that_refuses_is_idle_no_longer_and_backs_off() -> None:
+    health = idle()
+    health.refused(START + 60.0)
+
+    assert not health.is_idle
+    assert health.is_refusing
+    assert health.connect_at == START + 61.0
+
+
+def test_an_idle_backend_is_asked_at_every_tenth_check() -> None:
+    health = idle()
+    asked = []
+    for number in range(1, 31):
+        if health.check(START, may_go_silent=True):
+            asked.append(number)
+            health.heard()
+
+    # It answers the 10th, so that the 20th is skipped, as ever.
+    assert asked == [10, 30]
+
+
+def test_an_idle_backend_is_silent_after_three_checks_at_a_tenth_of_the_rate() -> None:
+    health = idle()
+    asked = [n for n in range(1, 40) if health.check(START, may_go_silent=True)]
+    assert asked == [10, 20, 30]
+    assert health.state is HEALTHY
+
+    assert health.check(START + 40.0, may_go_silent=True)
+    assert health.is_silent
+    assert health.is_refusing
+    # A connection shows whether it is there, and then it is asked at every check.
+    assert health.connect_at == START + 41.0
+    health.connecting()
+    health.opened(START + 41.0)
+    assert health.is_silent
+    assert [health.check(START + 42.0, may_go_silent=True) for _ in range(3)] == [True, True, True]
+
+
+def test_an_idle_backend_that_speaks_after_a_silence_is_idle_again() -> None:
+    health = idle_silenced()
+    health.heard()
+
+    assert (health.state, health.is_idle) == (HEALTHY, True)
+    assert not health.is_connection_due(START + 3_600.0)
+
+
+def test_how_often_an_idle_backend_is_asked_is_a_setting() -> None:
+    health = Health(HealthConfig(idle_check_every=2), now=START, rng=SameDraw(0.5))
+    health.opened(START)
+    health.check(START, may_go_silent=True)
+    health.rest()
+
+    asked = [n for n in range(1, 7) if health.check(START, may_go_silent=True)]
+    assert asked == [2, 4, 6]
+
+
+def test_the_order_of_reports_outlasts_a_rest() -> None:
+    health = connected()
+    health.said(BOOT, 3, lame_duck=False)
+    health.rest()
+
+    assert not health.said(BOOT, 2, lame_duck=True)
+    assert health.state is HEALTHY
+    assert health.said(BOOT, 4, lame_duck=True)  # SIGTERM, by an unasked notice
+    assert health.state is LAME_DUCK
+    assert health.said(BOOT + 1, 0, lame_duck=True)  # its successor, which warms up ...
+    assert health.said(BOOT + 1, 1, lame_duck=False)  # ... and announces itself
+    assert health.state is HEALTHY
+
+
+def test_a_backend_that_rests_again_is_asked_at_the_tenth_check_from_then() -> None:
+    health = idle()
+    for _ in range(5):
+        health.check(START, may_go_silent=True)
+    health.opened(START)
+    health.check(START, may_go_silent=True)  # Skipped: the opening was something heard.
+    health.rest()
+
+    asked = [n for n in range(1, 21) if health.check(START, may_go_silent=True)]
+    assert asked == [10, 20]

@@ -5,80 +5,31 @@ import random
 
 import pytest
 
-from evenly.core.balancing.backend import Backend, BackendView
-from evenly.core.balancing.candidates import Candidates
+from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.health import HealthConfig, State
-from evenly.core.balancing.membership import (
-    ConnectionEvent,
-    Connections,
-    Membership,
-    MembershipConfig,
-)
-from evenly.core.balancing.policies.round_robin import RoundRobin
+from evenly.core.balancing.membership import Connections, Membership, MembershipConfig
 from evenly.core.balancing.subset import (
     deterministic_subset,
     nested_subset,
     rendezvous_subset,
 )
 from evenly.errors import ConfigError
-
-START = 1_000.0
-LATER = START + 60.0
-OPENED = ConnectionEvent.OPENED
-REFUSED = ConnectionEvent.REFUSED
-LOST = ConnectionEvent.LOST
-
-
-class NoJitter(random.Random):
-    """Draw the middle of every range, so that delays are what they are called."""
-
-    def random(self) -> float:
-        return 0.5
-
-
-def new_membership(
-    *,
-    subset_size: int = 20,
-    client_index: int | None = None,
-    subset_algorithm: str = "nested",
-    rng: random.Random | None = None,
-) -> Membership:
-    config = MembershipConfig(
-        subset_size=subset_size, client_index=client_index, subset_algorithm=subset_algorithm
-    )
-    candidates = Candidates(RoundRobin(), active_limit=100)
-    return Membership(config, candidates, rng=rng or NoJitter(0))
-
-
-def fleet(count: int, *, indexed: bool = False) -> list[Backend]:
-    return [Backend(f"b{number}", number if indexed else None) for number in range(count)]
-
-
-def names(membership: Membership) -> set[str]:
-    return {view.backend.address for view in membership.views if view.in_subset}
-
-
-def view_of(membership: Membership, backend: Backend) -> BackendView:
-    view = membership.view(backend)
-    assert view is not None
-    return view
-
-
-def tell(membership: Membership, backend: Backend, event: ConnectionEvent, now: float) -> None:
-    membership.connection(view_of(membership, backend), event, now)
-
-
-def connected(membership: Membership, backends: list[Backend]) -> Membership:
-    membership.update(backends, START)
-    membership.take_connections(START)
-    for view in list(membership.views):
-        membership.connection(view, OPENED, START)
-    membership.check_health(START)  # Nobody is asked: the openings were something heard.
-    return membership
-
-
-def opens(membership: Membership, now: float = LATER) -> set[str]:
-    return {backend.address for backend in membership.take_connections(now).open}
+from tests.core.balancing.members import (
+    LATER,
+    LOST,
+    OPENED,
+    REFUSED,
+    SOON,
+    START,
+    NoJitter,
+    connected,
+    fleet,
+    names,
+    new_membership,
+    opens,
+    tell,
+    view_of,
+)
 
 
 def test_with_indices_on_both_sides_the_subset_is_nested() -> None:
@@ -207,7 +158,9 @@ def test_below_70_percent_as_many_again_are_taken_in_and_given_back() -> None:
     assert set(base) < wide
     assert len(wide) == 20
     joined = wide - set(base)
-    assert opens(membership) == joined
+    assert opens(membership) == set()
+    membership.reconnect(LATER + SOON)
+    assert opens(membership, LATER + SOON) == joined
 
     # Given back when 85 % are there again, so that one that flaps does not open and close ten.
     for backend in down[:2]:
@@ -232,12 +185,15 @@ def test_a_subset_that_refuses_from_the_start_is_widened() -> None:
     membership = new_membership(subset_size=10)
     membership.update(fleet(100), START)
     base = names(membership)
-    for backend in membership.take_connections(START).open:
-        tell(membership, backend, REFUSED, START)
+    membership.reconnect(START + SOON)
+    for backend in membership.take_connections(START + SOON).open:
+        tell(membership, backend, REFUSED, START + SOON)
 
     assert len(names(membership)) == 20
     assert names(membership) > base
-    assert opens(membership, START) == names(membership) - base
+    assert opens(membership, START + SOON) == set()
+    membership.reconnect(START + 2 * SOON)
+    assert opens(membership, START + 2 * SOON) == names(membership) - base
 
 
 def test_lost_connections_are_no_reason_to_widen_until_they_are_refused() -> None:
@@ -262,7 +218,8 @@ def test_a_connection_that_does_not_stand_cannot_be_lost() -> None:
         tell(membership, backend, LOST, LATER)
 
     assert len(names(membership)) == 20
-    assert opens(membership) == set()
+    membership.reconnect(LATER + SOON)  # The ten that were taken in, and none of those.
+    assert opens(membership, LATER + SOON) == names(membership) - {one.address for one in base}
 
 
 def test_a_shrinking_subset_keeps_the_panic_rule() -> None:
@@ -347,24 +304,15 @@ def test_a_nested_subset_widens_by_a_level() -> None:
     assert base < names(membership)
 
 
-def test_every_new_member_is_opened_once() -> None:
-    membership = new_membership()
-    membership.update(fleet(5), START)
-
-    assert opens(membership) == {"b0", "b1", "b2", "b3", "b4"}
-    assert opens(membership) == set()
-    membership.reconnect(LATER)  # They are under way.
-    assert opens(membership) == set()
-
-
 def test_client_tasks_that_start_together_open_in_different_orders() -> None:
     orders = set()
     for seed in range(5):
         membership = new_membership(rng=random.Random(seed))
         membership.update(fleet(20), START)
+        membership.reconnect(LATER)
         orders.add(membership.take_connections(LATER).open)
 
-    assert len(orders) == 5
+    assert [len(order) for order in orders] == [10] * 5  # five different ones
 
 
 def test_a_refused_connection_is_tried_again_after_its_delay() -> None:
@@ -391,22 +339,14 @@ def test_a_refused_connection_is_tried_again_after_its_delay() -> None:
 def test_a_refusal_that_follows_a_loss_before_it_was_taken_keeps_its_delay() -> None:
     backends = fleet(2)
     membership = connected(new_membership(), backends)
-    tell(membership, backends[0], LOST, LATER)  # at once ...
-    tell(membership, backends[0], REFUSED, LATER)  # ... and then not
-    assert opens(membership, LATER) == set()
-    assert membership.connect_at == LATER + 1.0
+    tell(membership, backends[0], LOST, LATER)  # It is to be opened soon ...
+    membership.reconnect(LATER + SOON)  # ... now ...
+    tell(membership, backends[0], REFUSED, LATER + SOON)  # ... and then not.
+    assert opens(membership, LATER + SOON) == set()
+    assert membership.connect_at == LATER + SOON + 1.0
 
-    membership.reconnect(LATER + 1.0)
-    assert opens(membership, LATER + 1.0) == {"b0"}
-
-
-def test_a_lost_connection_is_opened_at_once() -> None:
-    backends = fleet(2)
-    membership = connected(new_membership(), backends)
-    tell(membership, backends[0], LOST, LATER)
-
-    assert opens(membership) == {"b0"}
-    assert opens(membership) == set()
+    membership.reconnect(LATER + SOON + 1.0)
+    assert opens(membership, LATER + SOON + 1.0) == {"b0"}
 
 
 def test_a_backend_that_leaves_is_closed_and_not_opened() -> None:
@@ -453,9 +393,10 @@ def test_a_backend_that_left_is_not_tried_again() -> None:
     view.begin()
     membership.update(backends[:1], LATER)
     membership.connection(view, LOST, LATER)
-    membership.reconnect(LATER)
+    assert membership.connect_at == math.inf
+    membership.reconnect(LATER + SOON)
 
-    assert opens(membership) == set()
+    assert opens(membership, LATER + SOON) == set()
 
 
 def test_a_backend_that_comes_back_with_attempts_keeps_its_view_and_connection() -> None:
@@ -496,8 +437,7 @@ def test_silence_takes_out_at_most_half(backends: int, expected: int) -> None:
 
 
 def test_the_part_that_silence_may_take_is_a_setting() -> None:
-    config = MembershipConfig(health=HealthConfig(silent_max_ratio=0.25))
-    membership = Membership(config, Candidates(RoundRobin(), active_limit=9), rng=NoJitter(0))
+    membership = new_membership(health=HealthConfig(silent_max_ratio=0.25))
 
     assert silence(connected(membership, fleet(12))) == 3
 
@@ -598,6 +538,8 @@ def test_backends_outside_of_the_subset_are_not_checked() -> None:
         pytest.param({"enough_ratio": 1.01}, "enough_ratio must be", id="more than all"),
         pytest.param({"enough_ratio": math.nan}, "enough_ratio must be", id="NaN"),
         pytest.param({"error_decay_seconds": 0.0}, "error_decay_seconds must be", id="no decay"),
+        pytest.param({"connecting_max": 0}, "connecting_max must be", id="none at a time"),
+        pytest.param({"connecting_max": 1.5}, "connecting_max must be", id="one and a half"),
     ],
 )
 def test_a_wrong_config_is_refused(settings: dict[str, float], message: str) -> None:

@@ -83,6 +83,7 @@ class BackendView:
         "_errors_at",
         "_failures",
         "active",
+        "answered_probe_at",
         "averaged_at",
         "backend",
         "counts_as_refusing",
@@ -101,6 +102,8 @@ class BackendView:
         "shown_state",
         "tier",
         "trim",
+        "unused_since",
+        "was_used",
         "weight",
     )
 
@@ -144,6 +147,13 @@ class BackendView:
         """What its weight is made of, averaged, and when that was last done."""
         self.probed_at: float | None = None
         """When the probe that is under way was asked for."""
+        self.answered_probe_at = -math.inf
+        """When a probe by UDP was last answered: only such a backend can be left without a
+        connection."""
+        self.was_used = False
+        """Whether an attempt was begun since the last health check ..."""
+        self.unused_since = now
+        """... and since when none was, or is, as health checks have seen it."""
 
     def __repr__(self) -> str:
         return (
@@ -153,6 +163,7 @@ class BackendView:
 
     def begin(self) -> None:
         """Count an attempt in."""
+        self.was_used = True
         self.active += 1
         self.load += 1
 

@@ -53,6 +53,13 @@ class HealthConfig:
     backoff_max_seconds: float = 120.0
     backoff_jitter_ratio: float = 0.2
     """Reconnect delays are spread by ± this part, so that clients do not come back in step."""
+    connect_jitter_seconds: float = 1.0
+    """Connections that nobody waits for are opened within this time and not at once, or a thousand
+    client tasks would all meet the backend that has just been added, or restarted."""
+    idle_seconds: float = 300.0
+    """A connection that had no requests for so long is closed, where probes get through."""
+    idle_check_every: int = 10
+    """An idle backend is checked at only every so many checks."""
 
     def __post_init__(self) -> None:
         check.positive("check_seconds", self.check_seconds)
@@ -64,6 +71,9 @@ class HealthConfig:
             "backoff_max_seconds", self.backoff_max_seconds, self.backoff_first_seconds, 86400.0
         )
         check.number("backoff_jitter_ratio", self.backoff_jitter_ratio, 0.0, 0.99)
+        check.number("connect_jitter_seconds", self.connect_jitter_seconds, 0.0, 3600.0)
+        check.positive("idle_seconds", self.idle_seconds)
+        check.count("idle_check_every", self.idle_check_every, 1, 1000)
 
 
 @final
@@ -76,9 +86,8 @@ class Health:
         "_boot_connection",
         "_checks_sent",
         "_config",
-        "_connected",
         "_heard",
-        "_is_connecting",
+        "_idle_checks",
         "_lame_connection",
         "_lame_said",
         "_lame_watched",
@@ -89,6 +98,9 @@ class Health:
         "_silent",
         "_superseded_boot",
         "connect_at",
+        "is_connected",
+        "is_connecting",
+        "is_idle",
         "is_untried",
         "state",
     )
@@ -102,9 +114,13 @@ class Health:
         the last one broke."""
         self.connect_at: float | None = now
         """When the transport is to open a connection; `None` while it has one or was told to."""
+        self.is_connected = False
+        self.is_connecting = False
+        """Whether the transport was told to connect and has not said what came of it."""
+        self.is_idle = False
+        """Whether its connection was closed because nobody used it: one is opened on demand."""
+        self._idle_checks = 0
         self._backoff_seconds = 0.0
-        self._connected = False
-        self._is_connecting = False
         self._opened_at = now
         self._opened_count = 0
         self._silent = False
@@ -134,8 +150,9 @@ class Health:
 
         That does not end a silence: the kernel accepts connections for a process that is stopped.
         """
-        self._connected = True
-        self._is_connecting = False
+        self.is_connected = True
+        self.is_connecting = False
+        self.is_idle = False
         self.is_untried = False
         self._opened_at = now
         self._opened_count += 1
@@ -150,8 +167,9 @@ class Health:
 
     def refused(self, now: float) -> None:
         """Learn that a connection could not be opened; try again after a growing delay."""
-        self._connected = False
-        self._is_connecting = False
+        self.is_connected = False
+        self.is_connecting = False
+        self.is_idle = False
         self.is_untried = False
         self._silent = False
         # A lame duck listens.  What does not listen is gone, and whatever listens at this address
@@ -162,10 +180,10 @@ class Health:
         self._settle()
 
     def lost(self, now: float) -> None:
-        """Learn that a standing connection broke; try again at once, unless it was short-lived."""
-        if not self._connected:
+        """Learn that a standing connection broke; try again soon, unless it was short-lived."""
+        if not self.is_connected:
             return  # A transport that says so twice, or of a connection that was replaced.
-        self._connected = False
+        self.is_connected = False
         self._silent = False
         if now - self._opened_at < self._config.backoff_first_seconds:
             # Accepted and dropped: trying again at once would be a busy loop of connects.
@@ -173,17 +191,34 @@ class Health:
         else:
             self.is_untried = True
             self._backoff_seconds = 0.0
-            self.connect_at = now
+            self.connect_at = self.spread(now)
         self._settle()
 
     def is_connection_due(self, now: float) -> bool:
         """Return whether the transport is to open a connection, and is not doing so already."""
-        return self.connect_at is not None and self.connect_at <= now and not self._is_connecting
+        return self.connect_at is not None and self.connect_at <= now and not self.is_connecting
 
     def connecting(self) -> None:
         """Note that the transport was told to connect, so that it is told once."""
-        self._is_connecting = True
+        self.is_connecting = True
         self.connect_at = None
+
+    def spread(self, now: float) -> float:
+        """Return when to connect if nobody waits for it."""
+        return now + self._config.connect_jitter_seconds * self._rng.random()
+
+    def demand(self, now: float) -> bool:
+        """Learn that a request waits for a connection; return whether one is to be opened."""
+        if self.is_connected or self.is_connecting:
+            return False
+        self.connect_at = now
+        return True
+
+    def rest(self) -> None:
+        """Give up the connection of a backend that nobody uses; it counts as reachable still."""
+        self.is_connected = False
+        self.is_idle = True
+        self._idle_checks = 0
 
     def heard(self) -> None:
         """Learn that bytes came from it: whatever they say, it is not silent."""
@@ -228,6 +263,8 @@ class Health:
 
         SERVING does not override what a report said on the same connection.
         """
+        if self.is_idle:
+            return  # A last word of the connection that was closed, which none would take back.
         self._lame_watched = not serving
         if serving and self._opened_count > self._lame_connection:
             self._lame_said = False
@@ -235,7 +272,11 @@ class Health:
 
     def check(self, now: float, *, may_go_silent: bool) -> bool:
         """End one check interval; return whether the backend is to be asked now."""
-        if not self._connected:
+        if self.is_idle:
+            self._idle_checks += 1
+            if self._idle_checks % self._config.idle_check_every:
+                return False
+        elif not self.is_connected:
             return False  # It is tried by reconnecting.
         if self._heard:
             self._heard = False
@@ -281,7 +322,7 @@ class Health:
         self.connect_at = now + self._backoff_seconds * (1.0 + spread)
 
     def _settle(self) -> None:
-        if not self._connected or self._silent:
+        if not (self.is_connected or self.is_idle) or self._silent:
             self.state = State.REFUSING
         elif self._lame_said or self._lame_watched:
             self.state = State.LAME_DUCK

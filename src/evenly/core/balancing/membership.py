@@ -15,7 +15,7 @@ from typing import NamedTuple, final
 from evenly.core import check
 from evenly.core.balancing.backend import Backend, BackendView
 from evenly.core.balancing.candidates import Candidates
-from evenly.core.balancing.health import Health, HealthConfig
+from evenly.core.balancing.health import Health, HealthConfig, State
 from evenly.core.balancing.subset import SUBSET_ALGORITHMS
 from evenly.core.balancing.subset_input import MAX_CLIENT_INDEX, MAX_SUBSET_SIZE
 from evenly.core.observer import NO_OBSERVER, Observer
@@ -43,7 +43,12 @@ class Connections(NamedTuple):
     open: tuple[Backend, ...]
     """A connection that stands but is silent is to be replaced."""
     close: tuple[Backend, ...]
-    """No attempt uses these any more."""
+    """No attempt uses these any more: they have left the subset, or are idle and only probed."""
+
+
+_NOTHING = Connections((), ())
+# A client task that starts connects to so many at once, to serve its first requests.
+_FIRST_CONNECTIONS = 2
 
 
 @final
@@ -62,6 +67,8 @@ class MembershipConfig:
     """Below this part of its subset not refusing, a client task takes in as many again."""
     error_decay_seconds: float = 5.0
     """How long an error goes on weighing on a backend's load."""
+    connecting_max: int = 10
+    """Connections that are opened at a time, beyond those that a request waits for."""
 
     def __post_init__(self) -> None:
         if self.subset_algorithm not in SUBSET_ALGORITHMS:
@@ -74,6 +81,7 @@ class MembershipConfig:
             check.count("client_index", self.client_index, 0, MAX_CLIENT_INDEX)
         check.fraction("enough_ratio", self.enough_ratio)
         check.positive("error_decay_seconds", self.error_decay_seconds)
+        check.count("connecting_max", self.connecting_max, 1, 100_000)
 
 
 @final
@@ -104,7 +112,9 @@ class Membership:
         self._spares: list[Backend] | None = None
         self._is_widened = False
         self._views: dict[str, BackendView] = {}
-        self._to_open: list[BackendView] = []
+        # Dicts for their order: each is lined up once, however often it is said.
+        self._to_open: dict[BackendView, None] = {}
+        self._demanded: dict[BackendView, None] = {}
         self._to_close: list[Backend] = []
         self.connect_at = math.inf
         """When the next refusing backend is to be tried again."""
@@ -150,6 +160,7 @@ class Membership:
         match event:
             case ConnectionEvent.OPENED:
                 health.opened(now)
+                view.unused_since = now  # What counts is how long this one is unused.
             case ConnectionEvent.REFUSED:
                 health.refused(now)
             case ConnectionEvent.LOST:
@@ -164,16 +175,36 @@ class Membership:
             self._to_close.append(view.backend)
 
     def take_connections(self, now: float) -> Connections:
-        """Return what to connect to and what to disconnect from; each is said once."""
-        opens: list[Backend] = []
-        for view in self._to_open:
-            if view.in_subset and view.health.is_connection_due(now):
-                view.health.connecting()
-                opens.append(view.backend)
+        """Return what to connect to and what to disconnect from; each is said once.
+
+        What is beyond the cap is said when others have been opened or refused.
+        """
+        if not (self._to_open or self._demanded or self._to_close):
+            return _NOTHING  # This is asked after every response.
+        opens = self._order(self._demanded, len(self._demanded), now)
+        connecting = sum(view.health.is_connecting for view in self._views.values())
+        opens += self._order(self._to_open, self._config.connecting_max - connecting, now)
         closes = tuple(self._to_close)
-        self._to_open = []
         self._to_close = []
         return Connections(tuple(opens), closes)
+
+    def _order(self, views: dict[BackendView, None], allowed: int, now: float) -> list[Backend]:
+        """Take out what is no longer due, and what is to be opened now: so many at most."""
+        opens: list[Backend] = []
+        for view in list(views):
+            is_due = view.in_subset and view.health.is_connection_due(now)
+            if is_due and len(opens) >= allowed:
+                continue
+            del views[view]
+            if is_due:
+                view.health.connecting()
+                opens.append(view.backend)
+        return opens
+
+    def demand(self, view: BackendView, now: float) -> None:
+        """Line up a backend that a request is to be sent to and that has no connection."""
+        if view.health.demand(now):
+            self._demanded[view] = None
 
     def reconnect(self, now: float) -> None:
         """Line up the refusing backends whose delay is over."""
@@ -187,6 +218,7 @@ class Membership:
         due: list[BackendView] = []
         for view in [view for view in self._views.values() if view.in_subset]:
             health = view.health
+            self._let_rest(view, now)
             was_silent = health.is_silent
             if health.check(now, may_go_silent=allowance > 0):
                 due.append(view)
@@ -195,6 +227,27 @@ class Membership:
                 self.moved(view, now)
                 self._schedule(view, now)
         return due
+
+    def _let_rest(self, view: BackendView, now: float) -> None:
+        """Close the connection of a backend that was not used for long, if probes reach it.
+
+        Not of a lame duck: that NOT_SERVING has ended, its connection alone may say.
+        """
+        config = self._config.health
+        health = view.health
+        if view.was_used or view.active:
+            view.was_used = False
+            view.unused_since = now
+        elif (
+            now - view.unused_since >= config.idle_seconds
+            and health.is_connected
+            and not health.is_connecting  # A silent one's was being replaced when it spoke.
+            and health.state is State.HEALTHY
+            # Of two health checks in a row one asks, because the other one heard the answer.
+            and now - view.answered_probe_at <= 2.0 * config.check_seconds
+        ):
+            health.rest()
+            self._to_close.append(view.backend)
 
     def _forgive_surplus(self, now: float) -> int:
         """Keep the panic rule where the subset shrank; return how many more may go silent."""
@@ -228,8 +281,10 @@ class Membership:
                 member.backend = backend  # Its index may have changed.
         # Client tasks that start together must not all begin with the same backend.
         self._rng.shuffle(joining)
-        for backend in joining:
-            self._join(backend, now)
+        # It starts, or the list is a wholly new one.
+        urgent = _FIRST_CONNECTIONS if len(joining) == len(members) else 0
+        for place, backend in enumerate(joining):
+            self._join(backend, now, is_urgent=place < urgent)
         if joining or is_smaller:
             self._observer.subset_changed(len(members))
 
@@ -259,7 +314,7 @@ class Membership:
             self._spares = others[: len(wider) - len(self._base)]
         return self._spares
 
-    def _join(self, backend: Backend, now: float) -> None:
+    def _join(self, backend: Backend, now: float, *, is_urgent: bool) -> None:
         view = self._views.get(backend.address)
         if view is None:
             view = BackendView(
@@ -269,8 +324,11 @@ class Membership:
                 now=now,
             )
             self._views[backend.address] = view
+            if not is_urgent:
+                view.health.connect_at = view.health.spread(now)
         view.backend = backend
         view.in_subset = True
+        view.unused_since = now  # Outside of the subset nobody looked.
         self._candidates.place(view, now)
         self._schedule(view, now)
 
@@ -279,7 +337,7 @@ class Membership:
         if connect_at is None or not view.in_subset:
             return
         if connect_at <= now:
-            self._to_open.append(view)
+            self._to_open[view] = None
         else:
             self.connect_at = min(self.connect_at, connect_at)
 

@@ -27,7 +27,6 @@ __all__ = [
 _PARTS: Final = 1_000_000
 
 _OVERLOADED: Final = Outcome.OVERLOADED
-_NOT_SENT: Final = Outcome.NOT_SENT
 _LOST: Final = Outcome.LOST
 
 
@@ -87,7 +86,7 @@ class RetryBudget:
         return True
 
     def give_back(self) -> None:
-        """Take back a payment for a retry that found no backend."""
+        """Take back a payment for a retry that found no backend, or was never sent."""
         self._parts = min(self._max_parts, self._parts + _PARTS)
 
 
@@ -95,14 +94,14 @@ def may_retry(outcome: Outcome, *, idempotent: bool) -> bool:
     """Return whether an attempt that ended so may be repeated elsewhere, budgets permitting.
 
     OVERLOADED: the backend refused before it did anything, and said that others may have room.
-    NOT_SENT: nothing left this process.  Neither can do the work twice.  LOST: the work may have
-    been done, so only where doing it twice is the same as once.
+    LOST: the work may have been done, so only where doing it twice is the same as once.
 
-    Nothing else.  DONT_RETRY says so; a customer out of quota is so everywhere; after a TIMEOUT
-    there is no time left; a CANCELLED request has no caller; and an ERROR is the backend's
-    answer, which another backend would give too, at the price of working twice for it.
+    Nothing else.  NOT_SENT needs no budget: it was no attempt.  DONT_RETRY says so; a customer out
+    of quota is so everywhere; after a TIMEOUT there is no time left; a CANCELLED request has no
+    caller; and an ERROR is the backend's answer, which another backend would give too, at the price
+    of working twice for it.
     """
-    return outcome is _OVERLOADED or outcome is _NOT_SENT or (idempotent and outcome is _LOST)
+    return outcome is _OVERLOADED or (idempotent and outcome is _LOST)
 
 
 @final

@@ -51,6 +51,7 @@ __all__ = [
 
 # Beyond any signal, and far enough from the largest float that no sum overflows.
 _MOST = 1e15
+_RUNNABLE = "runnable"
 _UNKNOWN = -1.0  # a signal's value without a recent record; real values are never negative
 
 
@@ -121,6 +122,7 @@ class Utilization:
         "_is_maximum",
         "_probabilities",
         "_refresh_seconds",
+        "_runnable_alike",
         "_should_degrade",
         "_signals",
     )
@@ -134,6 +136,7 @@ class Utilization:
         self._probabilities = [0.0] * len(Criticality)
         self._admits = 0b1111
         self._should_degrade = False
+        self._runnable_alike = 0.0
 
     def record(self, name: str, value: float, now: float, *, is_harmless: bool = False) -> None:
         """Say that a signal has this value from now on; what is no such value is counted.
@@ -173,6 +176,16 @@ class Utilization:
             self._refresh(now)
         return self._should_degrade
 
+    def runnable_alike(self, now: float) -> float:
+        """Return what `runnable` per core would refuse what the other signals refuse; 0 for none.
+
+        A backend that is short of memory, or of something of its own, has an empty queue: clients
+        that send where the queue is shortest would all send there.
+        """
+        if now >= self._fresh_until:
+            self._refresh(now)
+        return self._runnable_alike
+
     def value(self, now: float) -> float:
         """Return the CPU rate in units of what is provisioned; 0.0 where it is unknown."""
         cpu = self._signals.get("cpu")
@@ -198,12 +211,15 @@ class Utilization:
     def _refresh(self, now: float) -> None:
         self._fresh_until = now + self._refresh_seconds
         probabilities = [0.0] * len(Criticality)
+        of_others = [0.0] * len(Criticality)
         should_degrade = False
         largest = present = _UNKNOWN
-        for signal in self._signals.values():
+        for name, signal in self._signals.items():
             value = signal.value(now)
             if value == _UNKNOWN:
                 continue
+            if name != _RUNNABLE:
+                _raise_to(of_others, signal.config.ramps, value)
             if self._is_maximum:
                 largest = max(largest, value / signal.provisioned)
                 if signal.config.is_prompt:
@@ -220,7 +236,16 @@ class Utilization:
             _raise_at_once(probabilities, self._config.ramps, present)
         self._should_degrade = should_degrade
         self._probabilities = probabilities
+        self._runnable_alike = self._find_runnable_alike(of_others)
         self._admits = sum(1 << i for i, refused in enumerate(probabilities) if refused == 0.0)
+
+    def _find_runnable_alike(self, refused: list[float]) -> float:
+        runnable = self._signals.get(_RUNNABLE)
+        if runnable is None or not refused[0]:
+            return 0.0
+        highest = max(i for i, probability in enumerate(refused) if probability)
+        ramp = runnable.config.ramps[highest]
+        return ramp.low + refused[highest] * (ramp.high - ramp.low)
 
 
 def _raise_at_once(probabilities: list[float], ramps: Ramps, present: float) -> None:
