@@ -1,0 +1,1 @@
+"""Put core's types into headers, trailers and datagrams, and read them back, without I/O."""
