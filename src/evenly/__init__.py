@@ -16,6 +16,7 @@ from evenly.core.balancing.nested_subset import nested_subset
 from evenly.core.balancing.rocksteadier_subset import rocksteadier_subset
 from evenly.core.balancing.subset import deterministic_subset, random_subset, rendezvous_subset
 from evenly.core.criticality import Criticality
+from evenly.core.observer import Observer
 from evenly.core.request import Request
 from evenly.errors import (
     ConfigError,
@@ -35,6 +36,7 @@ __all__ = [
     "Criticality",
     "EvenlyError",
     "NoBackend",
+    "Observer",
     "Overloaded",
     "QuotaExceeded",
     "RejectedError",

@@ -48,6 +48,7 @@ class Seen(Observer):
         self.asks.append(self.clock())
 
     def sent_between(self, begin: float, end: float) -> Counter[str]:
+        """Return what was to be sent where, also if there was no connection to send it by."""
         return Counter(address for at, address in self.sent if begin <= at < end)
 
 
@@ -55,9 +56,9 @@ class Seen(Observer):
 class Story:
     """Tell one scenario, with the few things in it that no fault of a scenario does."""
 
-    def __init__(self, scenario: Scenario, *, policy: str, load: float) -> None:
+    def __init__(self, scenario: Scenario, *, policy: str, load: float, seed: int = SEED) -> None:
         self.seen = Seen()
-        self.world = World(scenario, policy=policy, load=load, seed=SEED, observer=self.seen)
+        self.world = World(scenario, policy=policy, load=load, seed=seed, observer=self.seen)
         self.seen.clock = self.world.stage.events.clock
 
     def publish(self, at: float, indices: Iterable[int]) -> None:
@@ -90,6 +91,10 @@ class Story:
     def offered(self, begin: int, end: int) -> int:
         """Return how many requests began in these seconds."""
         return sum(sum(second.offered) for second in self.seconds(begin, end))
+
+    def attempts(self, begin: int, end: int) -> int:
+        """Return how many attempts left for a backend in these seconds."""
+        return sum(second.attempts for second in self.seconds(begin, end))
 
     def succeeded(self, begin: int, end: int) -> int:
         """Return how many of the requests that began in these seconds succeeded."""

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import grpc
+import grpc.aio
+
 import evenly
-from evenly.testing import ManualClock
+import evenly.config
+import evenly.grpc
+import evenly.grpc.sync
+import evenly.testing
 
 
 def subsets() -> tuple[str, ...]:
@@ -44,6 +50,29 @@ def refused(error: evenly.RejectedError) -> str:
             return str(error)
 
 
+class Watcher(evenly.Observer):
+    def asked(self, count: int) -> None:
+        super().asked(count)
+
+
+def configs() -> tuple[evenly.config.ClientTaskConfig, evenly.config.BackendTaskConfig]:
+    client = evenly.config.ClientTaskConfig(
+        policy=evenly.config.PolicyConfig(name="probing"),
+        membership=evenly.config.MembershipConfig(health=evenly.config.HealthConfig()),
+        throttle=evenly.config.ThrottleConfig(),
+        retry=evenly.config.RetryConfig(attempts=1),
+    )
+    ramp = evenly.config.Ramp
+    disk = evenly.config.SignalConfig(ramps=(ramp(1, 2), ramp(2, 3), ramp(3, 4), ramp(4, 5)))
+    signals = {**evenly.config.default_signals(), "disk": disk}
+    backend = evenly.config.BackendTaskConfig(
+        utilization=evenly.config.UtilizationConfig(signals=signals),
+        quota=evenly.config.QuotaConfig(limits={}, default_limit=1.0),
+        cost=evenly.config.CostConfig(),
+    )
+    return client, backend
+
+
 async def cheaper(query: str) -> str:
     return query[:1]
 
@@ -76,6 +105,72 @@ async def context() -> evenly.Request:
 
 
 def clock() -> float:
-    manual = ManualClock()
+    manual = evenly.testing.ManualClock()
     manual.advance(1.0)
     return manual()
+
+
+async def grpc_client(credentials: grpc.ChannelCredentials) -> str:
+    probe = evenly.grpc.ProbeConfig(is_on=True, key=b"sixteen bytes or more")
+    config = evenly.grpc.ClientConfig(probe=probe, idempotent_methods=("/search.Search/*",))
+    channel: evenly.grpc.Channel = evenly.grpc.channel(
+        "dns:///search.prod:50051", config=config, credentials=credentials, options=()
+    )
+    async with channel:
+        try:
+            await channel.unary_unary("/search.Search/Search")(b"", timeout=1.0)
+        except (evenly.grpc.ThrottledRpcError, evenly.grpc.NoBackendRpcError) as error:
+            return error.where
+        except (evenly.grpc.OverloadedRpcError, evenly.grpc.QuotaExceededRpcError) as error:
+            return error.where
+        except evenly.grpc.RejectedRpcError as error:
+            return f"{error.code()} {_rejected(error)}"
+    return str(channel.snapshot().active)
+
+
+def _rejected(error: evenly.RejectedError) -> bool:
+    return error.retryable
+
+
+async def grpc_backend() -> None:
+    config = evenly.grpc.BackendConfig(trusted_networks=("203.0.113.0/24",), orca="always")
+    server: evenly.grpc.Server = evenly.grpc.server(config=config, health=True)
+    server.add_insecure_port("0.0.0.0:50051")
+    await evenly.grpc.serve(server, warm_up=_warm_up, grace_seconds=5.0)
+
+
+async def grpc_backend_with_an_interceptor() -> None:
+    guard: evenly.grpc.Interceptor = evenly.grpc.interceptor()
+    server = grpc.aio.server(interceptors=[guard])
+    port = server.add_insecure_port("0.0.0.0:50051")
+    guard.attach(server, f"0.0.0.0:{port}", services=("search.Search",))
+    await evenly.grpc.serve(server, interceptor=guard)
+
+
+async def _warm_up() -> None: ...
+
+
+def grpc_sync_client() -> str:
+    channel: evenly.grpc.sync.Channel = evenly.grpc.sync.channel(
+        "file:/etc/search/backends", config=evenly.grpc.ClientConfig()
+    )
+    with channel:
+        try:
+            channel.unary_unary("/search.Search/Search")(b"", timeout=1.0)
+        except (evenly.grpc.sync.ThrottledRpcError, evenly.grpc.sync.NoBackendRpcError) as error:
+            return error.where
+        except evenly.grpc.sync.OverloadedRpcError as error:
+            return error.details()
+        except evenly.grpc.sync.QuotaExceededRpcError as error:
+            return error.details()
+        except evenly.grpc.sync.RejectedRpcError as error:
+            return f"{error.code()} {_rejected(error)}"
+    return str(channel.snapshot().active)
+
+
+def grpc_sync_backend() -> None:
+    server: evenly.grpc.sync.Server = evenly.grpc.sync.server(
+        max_workers=10, config=evenly.grpc.BackendConfig()
+    )
+    server.add_insecure_port("0.0.0.0:50051")
+    evenly.grpc.sync.serve(server, warm_up=lambda: None, grace_seconds=5.0)

@@ -1,0 +1,1 @@
+"""Small programs that show evenly at work; the tests run them."""

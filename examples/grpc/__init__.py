@@ -1,0 +1,1 @@
+"""gRPC: the two-line change, and the book's stack of services under overload."""

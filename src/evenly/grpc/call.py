@@ -1,0 +1,414 @@
+"""A call through an evenly channel: one or more attempts, each a call of gRPC's own.
+
+Nothing here runs in a task of its own.  An attempt ends in gRPC's done-callback, which settles it
+with the core and, where the core allows, begins the next; so counts are right whether or not anyone
+awaits the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from evenly.core.attempt import Attempt
+from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.grpc.connection import Connection, State
+from evenly.grpc.errors import local_status, refused_by_backend, refused_here
+from evenly.grpc.sending import Sending, at_once
+from evenly.runtime.client import Waiting
+from evenly.wire.metadata import to_grpc
+
+if TYPE_CHECKING:
+    from evenly.grpc.multicallable import Method
+
+__all__ = ["AnyCall"]
+
+_OK = grpc.StatusCode.OK
+_CANCELLED = grpc.StatusCode.CANCELLED
+_NO_CONNECTION = Rejection(Reason.NO_BACKEND, retryable=False)
+_NOTHING_SENT = "evenly: the connection could not be had; nothing was sent (local)"
+_REFUSED = "evenly: gRPC refused the call (local)"
+_CANCELLED_HERE = "Locally cancelled by application!"
+
+
+class AnyCall:
+    """Be what the four kinds of call have in common.
+
+    `backend` is the address that served it, or serves it now, and `attempts` how many were made.
+    """
+
+    is_weak = False
+    """Whether gRPC's call must not keep this one alive."""
+    sends_stream = False
+    _channel = None
+    """Older channels of gRPC, when closed, look at every call in sight, and skip those without."""
+
+    def __init__(
+        self,
+        method: Method,
+        request: Request,
+        *,
+        metadata: Any,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        credentials: grpc.CallCredentials | None,
+        wait_for_ready: bool | None,
+        compression: grpc.Compression | None,
+    ) -> None:
+        self._method = method
+        self._service = method.channel.service
+        self._request = request
+        if metadata is not None and not isinstance(metadata, (tuple, list, grpc.aio.Metadata)):
+            metadata = tuple(metadata)  # It may be an iterator, and there may be other attempts.
+        self._metadata = metadata
+        self._credentials = credentials
+        self._compression = compression
+        self._inner: Any = None
+        """gRPC's call of the attempt under way, or of the last one."""
+        self._failed: tuple[Any, Any, Any] | None = None
+        """`_inner`, `backend` and `seen` of the one before, to stand if the next cannot be sent."""
+        self._attempt: Attempt | None = None
+        """The attempt under way."""
+        self._sending: Sending | None = None
+        self.seen: grpc.aio.AioRpcError | None = None
+        """How a call that sends a stream ended, well or not: gRPC does not remember it well."""
+        self._outcome: Outcome | None = None
+        self._waiting: Waiting | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._changed: asyncio.Future[None] | None = None
+        self._callbacks: list[Callable[[Any], None]] = []
+        self._status: tuple[grpc.StatusCode, str] | None = None
+        """How it ended, where gRPC has no call that says so."""
+        self._rejection: Rejection | None = None
+        self._error: Exception | None = None
+        # An attempt may be sent later and from elsewhere; what runs in it belongs to the caller.
+        self._context = copy_context()
+        self._is_cancelled = False
+        self._is_over = False
+        self.can_replay = True
+        """Whether it could be sent again: the caller has seen nothing of an answer."""
+        self.backend: str | None = None
+        """The address of the backend that serves or served it; `None` before it was sent."""
+        self.attempts = 0
+        """How often it was sent."""
+        self._is_patient = bool(wait_for_ready)
+        method.channel.call_begun(self)
+        answer = self._service.runtime.begin(request, self._go_on, is_patient=self._is_patient)
+        if isinstance(answer, Waiting):
+            self._wait(answer)
+        else:
+            self._go_on(answer)
+            if self._error is not None:
+                raise self._error
+
+    # What a user can ask and do.
+
+    def done(self) -> bool:
+        """Return whether it is over."""
+        return self._is_over
+
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled."""
+        if self._is_over and self._status is None:
+            return bool(self._inner.cancelled())
+        return self._is_cancelled
+
+    def time_remaining(self) -> float | None:
+        """Return how many seconds are left until the deadline; `None` without one."""
+        deadline_at = self._request.deadline_at
+        loop = self._service.runtime.loop
+        return None if deadline_at is None else max(0.0, deadline_at - loop.time())
+
+    def cancel(self) -> bool:
+        """Give the call up; return False if it was over."""
+        if self._is_over:
+            return False
+        self._is_cancelled = True
+        if self._inner is not None:
+            is_cancelled = bool(self._inner.cancel())
+            if self._sending is not None:
+                self._sending.hurry(self._inner)
+            return is_cancelled
+        if self._waiting is not None:
+            self._waiting.cancel()
+        elif self._attempt is not None:
+            self._finish_unsent(self._attempt, Outcome.CANCELLED)
+        self._end(_CANCELLED, _CANCELLED_HERE)
+        return True
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback` with this call when it is over."""
+        if self._is_over:
+            self._service.runtime.loop.call_soon(callback, self)
+        else:
+            self._callbacks.append(callback)
+
+    async def initial_metadata(self) -> grpc.aio.Metadata:
+        """Return what the backend sent first."""
+        while True:
+            inner = await self._sent()
+            if inner is None:
+                return grpc.aio.Metadata()
+            metadata: grpc.aio.Metadata = await inner.initial_metadata()
+            if inner is self._inner:
+                return metadata
+
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        """Return what the backend sent last."""
+        await self._ended()
+        if self._status is not None:
+            return grpc.aio.Metadata()
+        seen = self.seen
+        return (
+            at_once(self._inner.trailing_metadata()) if seen is None else seen.trailing_metadata()
+        )
+
+    async def code(self) -> grpc.StatusCode:
+        """Return the status code."""
+        await self._ended()
+        if self._status is not None:
+            return self._status[0]
+        return at_once(self._inner.code()) if self.seen is None else self.seen.code()
+
+    async def details(self) -> str:
+        """Return what the status says."""
+        await self._ended()
+        if self._status is not None:
+            return self._status[1]
+        return at_once(self._inner.details()) if self.seen is None else self.seen.details() or ""
+
+    async def debug_error_string(self) -> str:
+        """Return what gRPC says about an error."""
+        await self._ended()
+        if self._status is not None:
+            return ""
+        seen = self.seen
+        said = (
+            at_once(self._inner.debug_error_string()) if seen is None else seen.debug_error_string()
+        )
+        return said or ""
+
+    async def wait_for_connection(self) -> None:
+        """Wait until the request was sent."""
+        while True:
+            inner = await self._sent()
+            if inner is None:
+                self._raise_status()
+                return
+            try:
+                await inner.wait_for_connection()
+            except grpc.aio.AioRpcError as error:
+                await self._settled(inner)
+                if inner is self._inner:
+                    raise self.translated(error) from None
+            else:
+                return
+
+    # The life of an attempt.
+
+    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Begin gRPC's own call on a connection."""
+        raise NotImplementedError
+
+    def _wait(self, waiting: Waiting) -> None:
+        self._waiting = waiting
+        self._watch_deadline()
+
+    def _watch_deadline(self) -> None:
+        """Keep the deadline while gRPC, which keeps it otherwise, has no call yet."""
+        deadline_at = self._request.deadline_at
+        if deadline_at is not None and self._timer is None:
+            self._timer = self._service.runtime.loop.call_at(deadline_at, self._expire)
+
+    def _expire(self) -> None:
+        if self._inner is not None or self._is_over:
+            return
+        if self._waiting is not None:
+            self._waiting.cancel()
+        elif self._attempt is not None:
+            self._finish_unsent(self._attempt, Outcome.NOT_SENT)
+        details = "evenly: the deadline passed before there was a backend to send to (local)"
+        self._end(grpc.StatusCode.DEADLINE_EXCEEDED, details)
+
+    def _go_on(self, answer: Attempt | Rejection) -> None:
+        """Send the attempt that the core allows, or end with its rejection."""
+        self._waiting = None
+        if not isinstance(answer, Attempt):
+            self._rejection = answer
+            self._end(*local_status(answer, self._request, self._service.name))
+            return
+        self._attempt = answer
+        connection = self._service.connection_for(answer)
+        if connection is not None and connection.state is State.CONNECTING:
+            connection.park(self)
+            self._watch_deadline()
+        else:
+            self._send(answer, connection)
+
+    def connected(self, connection: Connection) -> None:
+        """Go on: the connection that was waited for stands, or is gone."""
+        attempt = self._attempt
+        if not self._is_over and attempt is not None and attempt.outcome is None:
+            self._send(attempt, connection)
+
+    def _send(self, attempt: Attempt, connection: Connection | None) -> None:
+        if connection is None or not connection.is_ready():
+            verdict = attempt.finish(Outcome.NOT_SENT, is_final=not self.can_replay)
+            self._send_elsewhere(attempt, verdict)
+            return
+        if self._timer is not None:
+            self._timer.cancel()  # gRPC keeps the deadline now.
+            self._timer = None
+        try:
+            inner = self._context.run(self._open, connection, self._options(attempt))
+        except Exception as error:  # noqa: BLE001 -- it is the caller's mistake, and raised there
+            self._error = error
+            self._finish_unsent(attempt, Outcome.CANCELLED)
+            self._end(grpc.StatusCode.INTERNAL, _REFUSED)
+            return
+        self._inner = inner
+        self.backend = connection.backend.address
+        self.attempts += 1
+        connection.active += 1
+        self.seen = None
+        self._sending = sending = Sending(self, attempt, connection)
+        inner.add_done_callback(sending.ended)
+        if self._changed is not None:
+            self._wake()
+
+    def _options(self, attempt: Attempt) -> dict[str, Any]:
+        """Return what to tell gRPC about an attempt."""
+        options: dict[str, Any] = {}
+        deadline_at = self._request.deadline_at
+        if deadline_at is not None:
+            options["timeout"] = deadline_at - self._service.runtime.loop.time()
+        ours = to_grpc(self._request, attempt.number)
+        metadata = self._metadata
+        if ours:
+            metadata = ours if metadata is None else (*metadata, *ours)
+        if metadata is not None:
+            options["metadata"] = metadata
+        if self._credentials is not None:
+            options["credentials"] = self._credentials
+        if self._compression is not None:
+            options["compression"] = self._compression
+        return options
+
+    def _send_elsewhere(self, attempt: Attempt, verdict: Next) -> None:
+        """Go on after an attempt that was not sent."""
+        runtime = self._service.runtime
+        is_on_its_way = verdict is Next.RETRY and self._retry(attempt)
+        runtime.settled()
+        if is_on_its_way:
+            return
+        if self._failed is not None:
+            self._inner, self.backend, self.seen = self._failed  # An attempt was made.
+            self._end()
+        elif self._is_patient and self.can_replay:
+            waiting = runtime.park(self._request, self._go_on, is_patient=True)
+            runtime.park_first(waiting)  # It came before all that wait.
+            self._wait(waiting)
+        else:
+            self._rejection = _NO_CONNECTION
+            self._end(grpc.StatusCode.UNAVAILABLE, _NOTHING_SENT)
+
+    def attempt_ended(self, attempt: Attempt, outcome: Outcome, verdict: Next) -> None:
+        """Learn that an attempt is over and settled."""
+        if outcome is Outcome.NOT_SENT:
+            self.attempts -= 1
+            self._inner = self.backend = self.seen = None
+            self._send_elsewhere(attempt, verdict)
+            return
+        self._outcome = outcome
+        if verdict is Next.RETRY and not self._is_cancelled:
+            self._failed = (self._inner, self.backend, self.seen)
+            self._inner = None
+            if self._retry(attempt):
+                return
+            self._inner = self._failed[0]  # Nobody else takes it.
+        self._end()
+
+    def _retry(self, attempt: Attempt) -> bool:
+        """Begin the next attempt, if there is a backend for it; return whether there was."""
+        answer = self._service.runtime.task.begin(self._request, attempt)
+        if isinstance(answer, Attempt):
+            self._go_on(answer)
+            return True
+        return False
+
+    def _finish_unsent(self, attempt: Attempt, outcome: Outcome) -> None:
+        if attempt.outcome is None:
+            attempt.finish(outcome, is_final=True)
+            self._service.runtime.settled()
+
+    def _end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if code is not None:
+            self._status = (code, details)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._method.channel.call_ended(self)
+        if self._changed is not None:
+            self._wake()
+        if self._callbacks:
+            callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                # As asyncio does: one that raises must not keep the others from hearing.
+                self._service.runtime.loop.call_soon(callback, self)
+
+    # Waiting for it.
+
+    async def _change(self) -> None:
+        if self._changed is None:
+            self._changed = self._service.runtime.loop.create_future()
+        await asyncio.shield(self._changed)
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None and not changed.done():
+            changed.set_result(None)
+
+    async def _sent(self) -> Any:  # noqa: ANN401 -- any of gRPC's calls
+        """Return gRPC's call as soon as there is one; `None` if it ended without."""
+        while self._inner is None and not self._is_over:
+            await self._change()
+        return self._inner if self._status is None else None
+
+    async def _ended(self) -> None:
+        while not self._is_over:
+            await self._change()
+
+    async def _settled(self, inner: Any) -> None:  # noqa: ANN401 -- any of gRPC's calls
+        """Wait until it is known what becomes of a failed attempt; mostly that is so already."""
+        while inner is self._inner and not self._is_over:
+            await self._change()
+
+    def _raise_status(self) -> None:
+        """Raise what a call that ended without one of gRPC's ended with."""
+        if self._status is None:
+            return
+        code, details = self._status
+        if self._error is not None:
+            raise self._error
+        if code is _CANCELLED:
+            raise asyncio.CancelledError
+        if self._rejection is not None:
+            raise refused_here(self._rejection, code, details)
+        empty = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(code, empty, empty, details)
+
+    def _refused(self, inner: Any) -> None:  # noqa: ANN401 -- any of gRPC's calls
+        """End a call that gRPC could not begin: it says so to whoever waits, and is never done."""
+        if inner is not None and not inner.done():
+            inner.cancel()
+
+    def translated(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """Return gRPC's error, as one of ours where a backend refused."""
+        if self.seen is not None and self.seen.code() is not _OK:
+            error = self.seen
+        return refused_by_backend(error, self._outcome)

@@ -1,0 +1,60 @@
+"""Choose which requests of a method are metered.
+
+Metering costs 3 µs in a loop that does nothing else, and three times that in a server, whose caches
+are cold: too much for a handler that takes 10 µs of a request's 250.  So the methods that are cheap
+are metered now and then, and the requests between are put down at the mean: what a customer pays is
+right on average.  A method that takes 0.1 ms or more is metered always, and so is a stream.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final, final
+
+from evenly.signals.meter import CostMeter
+
+__all__ = ["Metering"]
+
+_CHEAP_SECONDS: Final = 0.0001
+_SKIPPED_MOST: Final = 15  # One in eight or so.
+_GAIN: Final = 0.1
+
+
+@final
+class Metering:
+    """Meter the requests of one method, or some of them; `measured` is told what those took."""
+
+    __slots__ = ("_is_always_on", "_mean_seconds", "_measured", "_rng", "_skips")
+
+    def __init__(
+        self,
+        measured: Callable[[float], None],
+        *,
+        is_always_on: bool,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._measured = measured
+        self._is_always_on = is_always_on
+        # Drawn, because a fixed stride may fall in step with what clients send.
+        self._rng = random.Random() if rng is None else rng
+        self._skips = 0
+        self._mean_seconds = 0.0
+
+    def next(self) -> CostMeter | None:
+        """Return a meter for the next request, or `None` for one that is not metered."""
+        if self._skips:
+            self._skips -= 1
+            return None
+        return CostMeter()
+
+    def cpu_seconds(self, meter: CostMeter | None) -> float:
+        """Return what a request took: as metered, or as others did."""
+        if meter is None:
+            return self._mean_seconds
+        seconds = meter.cpu_seconds
+        self._measured(seconds)
+        self._mean_seconds += _GAIN * (seconds - self._mean_seconds)
+        if not self._is_always_on and self._mean_seconds < _CHEAP_SECONDS > seconds:
+            self._skips = self._rng.randrange(_SKIPPED_MOST)
+        return seconds

@@ -1,0 +1,64 @@
+"""Translate how a gRPC call ended into an `Outcome`.
+
+What a backend of ours refuses, it names in `evenly-reject`.  Of others, RESOURCE_EXHAUSTED is taken
+for a refusal (DESIGN, "Client-side throttling").
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+
+from evenly.core.request import Outcome
+from evenly.wire.metadata import parse_reject
+
+__all__ = ["ERROR_CODES", "outcome_of"]
+
+_Code = grpc.StatusCode
+
+ERROR_CODES: Final = frozenset(
+    {_Code.UNKNOWN, _Code.INTERNAL, _Code.DATA_LOSS, _Code.UNAVAILABLE, _Code.UNIMPLEMENTED}
+)
+"""Statuses that say that the backend failed.  UNIMPLEMENTED is among them: in a deploy gone wrong
+one backend lacks the method, and must not draw traffic by failing fast.  All others are answers
+about the request: NOT_FOUND is the work done."""
+
+
+_OF_OTHERS: Final = {
+    _Code.RESOURCE_EXHAUSTED: Outcome.DONT_RETRY,
+    # Without a word from the backend these are what grpc itself says of a broken connection;
+    # CANCELLED is what a call gets that meets a server on its way out.
+    _Code.UNAVAILABLE: Outcome.LOST,
+    _Code.CANCELLED: Outcome.LOST,
+}
+
+
+def outcome_of(
+    code: grpc.StatusCode,
+    reject: object,
+    *,
+    is_reported: bool,
+    is_cancelled: bool,
+    is_reporting: bool = False,
+) -> Outcome:
+    """Return how an attempt ended.
+
+    `reject` is the value of `evenly-reject`, `is_reported` whether a load report came with the
+    status (so that the backend itself, and a backend of ours, has spoken), `is_cancelled` whether
+    this side gave up, and `is_reporting` whether the backend is known to report.
+    """
+    if code is _Code.OK:
+        return Outcome.OK
+    if is_cancelled:
+        return Outcome.CANCELLED
+    refused = None if reject is None else parse_reject(reject)
+    if refused is not None:
+        return refused
+    # A backend of ours says so when it refuses; else it was gRPC, and a message was too large.
+    is_size = code is _Code.RESOURCE_EXHAUSTED and is_reporting
+    if not is_reported and not is_size and code in _OF_OTHERS:
+        return _OF_OTHERS[code]
+    if code is _Code.DEADLINE_EXCEEDED:
+        return Outcome.TIMEOUT
+    return Outcome.ERROR if code in ERROR_CODES else Outcome.OK

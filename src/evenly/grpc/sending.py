@@ -1,0 +1,144 @@
+"""One attempt of a call while it is under way: what settles it when gRPC's call has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import grpc
+import grpc.aio
+
+from evenly.core.attempt import Attempt
+from evenly.core.request import Outcome
+from evenly.grpc.connection import Connection
+from evenly.grpc.outcome import outcome_of
+from evenly.grpc.target import is_unsent
+from evenly.wire import load_header
+from evenly.wire.metadata import REJECT_KEY
+
+if TYPE_CHECKING:
+    from evenly.grpc.call import AnyCall
+
+__all__ = ["Sending", "at_once"]
+
+T = TypeVar("T")
+
+_OK = grpc.StatusCode.OK
+_CANCELLED = grpc.StatusCode.CANCELLED
+_INTERNAL = grpc.StatusCode.INTERNAL
+# How often, and after how long, to look again at a status that may be about to change.
+_LOOKS: Final = 5
+_LOOK_SECONDS: Final = 0.003
+_NO_METADATA = grpc.aio.Metadata()
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine of an ended call returns: it has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    coroutine.close()
+    raise RuntimeError("gRPC made us wait for the status of a call that has ended")
+
+
+def _status_of(inner: Any) -> tuple[grpc.StatusCode, grpc.aio.Metadata, bool]:  # noqa: ANN401
+    """Return how gRPC's call ended: its code and trailers, and whether this side gave it up."""
+    try:
+        code = at_once(inner.code())
+        trailers = at_once(inner.trailing_metadata())
+        # `cancelled` is true for a CANCELLED that was received, too; only that one is explained.
+        is_ours = code is _CANCELLED and not at_once(inner.debug_error_string())
+    except Exception:  # noqa: BLE001 -- an interceptor raised, which its caller is about to see
+        return _CANCELLED, _NO_METADATA, True
+    # A response that an interceptor made up has no trailers.
+    return code, _NO_METADATA if trailers is None else trailers, is_ours
+
+
+def _error_of(
+    inner: Any,  # noqa: ANN401 -- any of gRPC's calls
+    code: grpc.StatusCode,
+    trailers: grpc.aio.Metadata,
+) -> grpc.aio.AioRpcError | None:
+    try:
+        initial = at_once(inner.initial_metadata())
+        details = at_once(inner.details())
+        return grpc.aio.AioRpcError(
+            code, initial, trailers, details, at_once(inner.debug_error_string())
+        )
+    except Exception:  # noqa: BLE001 -- an interceptor raised, which its caller is about to see
+        return None
+
+
+@final
+class Sending:
+    """Settle one attempt when gRPC's call has ended.
+
+    gRPC holds it until then.  So it holds a call whose response is a stream only weakly: a stream
+    that nobody reads any more must be able to go, and that ends its attempt.
+    """
+
+    __slots__ = ("_attempt", "_call", "_connection", "_looks", "_timer", "_weak_call")
+
+    def __init__(self, call: AnyCall, attempt: Attempt, connection: Connection) -> None:
+        self._attempt = attempt
+        self._connection = connection
+        self._call = None if call.is_weak else call
+        self._weak_call = weakref.ref(call) if call.is_weak else None
+        self._looks = _LOOKS if call.sends_stream else 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ended(self, inner: Any) -> None:  # noqa: ANN401 -- any of gRPC's calls
+        """Learn that gRPC's call has ended, in whatever way."""
+        code, trailers, is_cancelled = _status_of(inner)
+        connection = self._connection
+        runtime = connection.owner.runtime
+        if code is _INTERNAL and self._looks and not trailers:
+            # So gRPC says at once of a message that could not be sent, and hears only then why: a
+            # backend that refuses a stream before it has read it looks so.
+            self._looks -= 1
+            self._timer = runtime.loop.call_later(_LOOK_SECONDS, self.ended, inner)
+            return
+        self._timer = None
+        call = self._call if self._weak_call is None else self._weak_call()
+        self._call = None  # gRPC's call still holds us, and the call holds it.
+        attempt = self._attempt
+        load = trailers.get(load_header.KEY)
+        is_reported = load is not None and runtime.heard_load(connection.backend, load)
+        outcome = outcome_of(
+            code,
+            None if code is _OK else trailers.get(REJECT_KEY),
+            is_reported=is_reported,
+            is_reporting=attempt.view.report is not None,
+            is_cancelled=is_cancelled,
+        )
+        if outcome is Outcome.LOST:
+            outcome = self._lost(inner, runtime.loop.time())
+        verdict = attempt.finish(outcome, is_final=call is None or not call.can_replay)
+        runtime.settled()
+        connection.call_ended()
+        if call is not None:
+            if call.sends_stream:
+                # A message that could not be sent overwrites a status that was there before, too.
+                call.seen = _error_of(inner, code, trailers)
+            call.attempt_ended(attempt, outcome, verdict)
+
+    def _lost(self, inner: Any, now: float) -> Outcome:  # noqa: ANN401 -- any of gRPC's calls
+        """Return what became of a call whose backend said nothing."""
+        deadline_at = self._attempt.request.deadline_at
+        if deadline_at is not None and now >= deadline_at:
+            return Outcome.TIMEOUT  # The backend's clock was faster: it says CANCELLED then.
+        details: str | None = at_once(inner.details())
+        connection = self._connection
+        if is_unsent(details, connection.backend.address) and not connection.is_ready():
+            return Outcome.NOT_SENT
+        return Outcome.LOST
+
+    def hurry(self, inner: Any) -> None:  # noqa: ANN401 -- any of gRPC's calls
+        """Look no more: the caller has given up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._looks = 0
+            self.ended(inner)

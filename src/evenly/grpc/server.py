@@ -1,0 +1,201 @@
+"""A `grpc.aio.Server` that is a backend: it admits, meters, reports and says when it leaves."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, Final, final
+
+import grpc
+import grpc.aio
+
+from evenly.core.observer import NO_OBSERVER, Observer
+from evenly.grpc.handlers import HandlerWrapper
+from evenly.grpc.incoming import READ_METADATA
+from evenly.grpc.interceptor import Interceptor, split_address
+from evenly.grpc.services import HEALTH_SERVICE, is_exempt
+from evenly.runtime.backend import BackendConfig, BackendRuntime
+
+__all__ = ["Server", "server"]
+
+_LOGGER = logging.getLogger("evenly.grpc")
+_DEFAULT_OPTIONS: Final = {
+    # Clients of ours keep idle connections alive; gRPC's default is to disconnect who pings more
+    # often than every five minutes.
+    "grpc.http2.min_recv_ping_interval_without_data_ms": 10_000,
+    "grpc.keepalive_permit_without_calls": 1,
+}
+
+
+# What generated code makes: its methods never change.
+_Dictionary: Final = type(grpc.method_handlers_generic_handler("", {}))
+
+
+@final
+class _WrappedGenericHandler(grpc.ServiceRpcHandler):
+    """Wrap what another generic handler finds."""
+
+    def __init__(self, inner: grpc.GenericRpcHandler, wrapper: HandlerWrapper) -> None:
+        self._inner = inner
+        self._wrap = wrapper.wrap
+        self._known: dict[str, grpc.RpcMethodHandler] = {}
+
+    def service_name(self) -> str | None:
+        """Return the name of its service, if it is one's."""
+        return _service_name(self._inner)
+
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler | None:  # noqa: ANN401
+        """Return the handler of a method, wrapped."""
+        method = handler_call_details.method
+        known = self._known.get(method)
+        if known is None:
+            known = self._inner.service(handler_call_details)
+            if known is not None and not is_exempt(method):
+                known = self._wrap(known)
+                if type(self._inner) is _Dictionary:
+                    self._known[method] = known
+        if known is not None:
+            # What gRPC has read already need not be read again when the request is admitted.
+            READ_METADATA.set(handler_call_details.invocation_metadata)
+        return known
+
+
+@final
+class Server(grpc.aio.Server):
+    """Be what `grpc.aio.server` returns, with evenly around its handlers; made by `server`."""
+
+    def __init__(
+        self, inner: grpc.aio.Server, guard: Interceptor, *, wraps: bool, has_health: bool
+    ) -> None:
+        self._inner = inner
+        self.guard = guard
+        self._wraps = wraps
+        self._has_health = has_health
+
+    @property
+    def runtime(self) -> BackendRuntime:
+        """What drives the backend's decisions; `runtime.snapshot()` shows what it does."""
+        return self.guard.runtime
+
+    def add_generic_rpc_handlers(
+        self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler]
+    ) -> None:
+        """Register handlers, before the server is started."""
+        handlers = tuple(generic_rpc_handlers)
+        for handler in handlers:
+            self._learn_name(_service_name(handler))
+        if self._wraps:
+            wrapper = self.guard.wrapper
+            handlers = tuple(_WrappedGenericHandler(handler, wrapper) for handler in handlers)
+        self._inner.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(
+        self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler]
+    ) -> None:
+        """Register the handlers of one service, before the server is started."""
+        self._learn_name(service_name)
+        handlers = dict(method_handlers)
+        if self._wraps and not is_exempt(f"/{service_name}/"):
+            wrap = self.guard.wrapper.wrap
+            handlers = {name: wrap(handler) for name, handler in handlers.items()}
+        self._inner.add_registered_method_handlers(service_name, handlers)
+
+    def add_insecure_port(self, address: str) -> int:
+        """Listen here, and answer probes by UDP; return the port."""
+        return self._bound(address, self._inner.add_insecure_port(address))
+
+    def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
+        """Listen here with TLS, and answer probes by UDP; return the port."""
+        return self._bound(address, self._inner.add_secure_port(address, server_credentials))
+
+    async def start(self) -> None:
+        """Start, and ask clients to send.  `evenly.grpc.serve` does this after the warm-up."""
+        await self.start_as_lame_duck()
+        self.announce_healthy()
+
+    async def start_as_lame_duck(self) -> None:
+        """Start, and serve who sends nevertheless; `announce_healthy` is up to you."""
+        self.guard.attach(self._inner)
+        self.guard.start()
+        await self._inner.start()
+
+    def announce_healthy(self) -> bool:
+        """Ask clients to send; return False if the shutdown has begun."""
+        return self.guard.announce_healthy()
+
+    async def stop(self, grace: float | None) -> None:
+        """Stop: tell clients first if they do not know, and give requests so many seconds."""
+        self.runtime.enter_lame_duck()
+        self.guard.end_streams()
+        try:
+            await self._inner.stop(grace)
+        finally:
+            self.guard.stop()
+
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:
+        """Wait until the server has stopped; return whether the time was up before."""
+        return await self._inner.wait_for_termination(timeout)  # type: ignore[no-any-return]
+
+    def _bound(self, address: str, port: int) -> int:
+        host_and_port = split_address(address)
+        if host_and_port is not None:
+            self.runtime.bind_probe(host_and_port[0], port)
+        return port
+
+    def _learn_name(self, name: str | None) -> None:
+        if name is None:
+            return
+        if name == HEALTH_SERVICE and self._has_health:
+            self._has_health = False
+            self.guard.leave_health_to_another()
+            _LOGGER.warning(
+                "%s was registered, and answers instead of evenly's own: clients hear from it, and "
+                "not from evenly, whether this backend is a lame duck.  Leave yours out, or say "
+                "evenly.grpc.server(health=False) if it is meant so.",
+                HEALTH_SERVICE,
+            )
+        self.guard.add_names((name,))
+
+
+def server(  # noqa: PLR0917 -- gRPC's own order
+    migration_thread_pool: Executor | None = None,
+    handlers: Sequence[grpc.GenericRpcHandler] | None = None,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] | None = None,
+    options: Sequence[tuple[str, Any]] | None = None,
+    maximum_concurrent_rpcs: int | None = None,
+    compression: grpc.Compression | None = None,
+    *,
+    config: BackendConfig | None = None,
+    observer: Observer = NO_OBSERVER,
+    health: bool = True,
+) -> Server:
+    """Return a `grpc.aio.Server` that is a backend; the first six arguments are gRPC's own.
+
+    `health=False` leaves `grpc.health.v1` to you.
+    """
+    runtime = BackendRuntime(config, observer=observer)
+    guard = Interceptor(runtime, executor=migration_thread_pool, health=health)
+    interceptors = tuple(interceptors or ())
+    # Interceptors make handlers of their own, per call, which have to be inside ours.  Without any,
+    # handlers are wrapped when they are registered, and a call has nothing to look up.
+    if interceptors:
+        interceptors = (guard, *interceptors)
+    given = dict(options or ())
+    defaults = [(key, value) for key, value in _DEFAULT_OPTIONS.items() if key not in given]
+    inner = grpc.aio.server(
+        migration_thread_pool=migration_thread_pool,
+        interceptors=interceptors,
+        options=(*(options or ()), *defaults),
+        maximum_concurrent_rpcs=maximum_concurrent_rpcs,
+        compression=compression,
+    )
+    made = Server(inner, guard, wraps=not interceptors, has_health=health)
+    if handlers:
+        made.add_generic_rpc_handlers(handlers)
+    return made
+
+
+def _service_name(handler: grpc.GenericRpcHandler) -> str | None:
+    service_name = getattr(handler, "service_name", None)
+    return None if service_name is None else service_name()

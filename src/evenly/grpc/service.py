@@ -1,0 +1,221 @@
+"""One service as this process sees it: the decisions about it, and a connection to each backend.
+
+Channels to the same target share it, so that two of them do not balance past one another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import Any, final
+
+import grpc
+import grpc.aio
+
+from evenly.core.attempt import Attempt
+from evenly.core.balancing.backend import Backend
+from evenly.core.balancing.membership import ConnectionEvent
+from evenly.core.observer import NO_OBSERVER, Observer
+from evenly.discovery.target import Discovery, from_target
+from evenly.grpc.connection import Connection, State
+from evenly.grpc.target import authority_of, grpc_target
+from evenly.runtime.client import ClientRuntime
+from evenly.runtime.client_config import ClientConfig
+
+__all__ = ["Options", "Service", "drop", "release", "share"]
+
+Options = Sequence[tuple[str, Any]]
+
+# The user's own come later and win, except for the first two: without them this does not work.
+_OURS: Options = (
+    ("grpc.use_local_subchannel_pool", 1),  # One connection per channel, never a shared one.
+    ("grpc.enable_retries", 0),  # Retries are ours; and grpc would remove the attempt's number.
+)
+_DEFAULTS: Options = (
+    ("grpc.secondary_user_agent", "evenly/1"),  # Tells a backend that it need not send ORCA.
+    # Health checks notice a dead connection.  A ping keeps what is between alive; a server that
+    # nobody configured takes one in five minutes for abuse if it comes sooner.
+    ("grpc.keepalive_time_ms", 310_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+
+@final
+class Service:
+    """Hold the connections to one service, and send attempts on them."""
+
+    def __init__(
+        self,
+        target: str | Discovery,
+        config: ClientConfig,
+        *,
+        credentials: grpc.ChannelCredentials | None,
+        options: Options,
+        compression: grpc.Compression | None,
+        interceptors: Sequence[grpc.aio.ClientInterceptor] | None,
+        observer: Observer = NO_OBSERVER,
+    ) -> None:
+        self.name = target if isinstance(target, str) else type(target).__name__
+        discovery = from_target(target) if isinstance(target, str) else target
+        self.runtime = ClientRuntime(discovery, config, observer=observer)
+        self.connections: dict[str, Connection] = {}
+        self._credentials = credentials
+        self._compression = compression
+        self._interceptors = interceptors
+        authority = authority_of(target) if isinstance(target, str) else None
+        named = () if authority is None else (("grpc.default_authority", authority),)
+        self._options = (*_DEFAULTS, *named, *options, *_OURS)
+        self._check_seconds = config.task.membership.health.check_seconds
+        self._leaving: list[Connection] = []
+        self.users = 0
+        """Open channels that use it."""
+        self._open(
+            "ipv4:127.0.0.1:1"
+        )  # Options that gRPC refuses are refused now; it never connects.
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to look for backends and to connect."""
+        self.runtime.start(loop, self)
+
+    async def stop(self) -> None:
+        """Close every connection; calls that have not ended are cancelled."""
+        self.runtime.stop()
+        connections = [*self.connections.values(), *self._leaving]
+        self.connections = {}
+        for connection in connections:
+            connection.retire()
+        for connection in connections:
+            await connection.channel.close()
+            await connection.closed()
+        await self.runtime.stopped()
+
+    def connection_for(self, attempt: Attempt) -> Connection | None:
+        """Return the connection to send an attempt on, ready or not; `None` if there is none."""
+        address = attempt.view.backend.address
+        connection = self.connections.get(address)
+        if connection is None:
+            self.runtime.settled()  # It is opened on demand.
+            connection = self.connections.get(address)
+        return connection
+
+    # The runtime says what to do.
+
+    def connect(self, backend: Backend) -> None:
+        """Open a connection, in place of any other."""
+        replaced = self.connections.get(backend.address)
+        self.connections[backend.address] = Connection(
+            backend,
+            self._open(grpc_target(backend.address)),
+            self,
+            connect_seconds=self.runtime.config.connect_seconds,
+            patience_seconds=self.runtime.config.patience_seconds,
+            check_seconds=self._check_seconds,
+            loop=self.runtime.loop,
+        )
+        if replaced is not None:
+            self._retire(replaced)
+
+    def _open(self, target: str) -> grpc.aio.Channel:
+        arguments = (self._options, self._compression, self._interceptors)
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(target, *arguments)
+        return grpc.aio.secure_channel(target, self._credentials, *arguments)
+
+    def disconnect(self, backend: Backend) -> None:
+        """Close the connection when its last call has ended."""
+        connection = self.connections.pop(backend.address, None)
+        if connection is not None:
+            self._retire(connection)
+
+    def check(self, backend: Backend) -> None:
+        """Ask over the connection whether the backend serves."""
+        connection = self.connections.get(backend.address)
+        if connection is not None:
+            connection.check()
+
+    # Connections say what happened.
+
+    def connection_opened(self, connection: Connection) -> None:
+        """Tell the core that a connection stands."""
+        self.runtime.connection_changed(connection.backend, ConnectionEvent.OPENED)
+
+    def connection_ended(self, connection: Connection, event: ConnectionEvent) -> None:
+        """Tell the core that a connection was refused or lost, unless it was replaced."""
+        if self.connections.get(connection.backend.address) is connection:
+            del self.connections[connection.backend.address]
+            self._leave(connection)
+            self.runtime.connection_changed(connection.backend, event)
+
+    def heard_serving(self, connection: Connection, *, is_serving: bool) -> None:
+        """Tell the core what a backend's health service says."""
+        self.runtime.heard_serving(connection.backend, is_serving=is_serving)
+
+    def _retire(self, connection: Connection) -> None:
+        self._leave(connection)
+        connection.retire()
+
+    def _leave(self, connection: Connection) -> None:
+        """Remember what may have calls that have not ended, for `stop`."""
+        self._leaving = [other for other in self._leaving if not other.is_closed]
+        self._leaving.append(connection)
+
+    def is_resting(self) -> bool:
+        """Return whether there is no connection because nobody needed one."""
+        return not self.connections and self.runtime.task.is_resting()
+
+    def connect_one(self) -> None:
+        """Open a connection to a backend that rests."""
+        self.runtime.task.demand_one()
+        self.runtime.settled()
+
+    def is_ready(self) -> bool:
+        """Return whether some connection stands."""
+        return any(connection.state is State.READY for connection in self.connections.values())
+
+
+_shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Service]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def share(loop: asyncio.AbstractEventLoop, key: object, make: Callable[[], Service]) -> Service:
+    """Return the service that this loop has under `key`, or make and start one."""
+    # A service holds its loop, and nobody may have closed it.
+    for other in [known for known in _shared if known.is_closed()]:
+        for abandoned in _shared.pop(other).values():
+            abandoned.runtime.prober.stop()
+    services = _shared.setdefault(loop, {})
+    known = services.get(key)
+    if known is None:
+        known = services[key] = make()
+        known.start(loop)
+    known.users += 1
+    return known
+
+
+async def release(loop: asyncio.AbstractEventLoop, key: object, service: Service) -> None:
+    """Give up one use of a service; the last one stops it."""
+    service.users -= 1
+    if service.users == 0:
+        services = _shared.get(loop, {})
+        if services.get(key) is service:
+            del services[key]
+        await service.stop()
+
+
+def drop(loop: asyncio.AbstractEventLoop, key: object, service: Service) -> None:
+    """Give up the use of a channel that nobody closed, from whatever thread collects it."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_release_soon, loop, key, service)
+
+
+def _release_soon(loop: asyncio.AbstractEventLoop, key: object, service: Service) -> None:
+    task = Context().run(loop.create_task, release(loop, key, service))
+    _releasing.add(task)
+    task.add_done_callback(_releasing.discard)
+
+
+# A loop holds its tasks weakly.
+_releasing: set[asyncio.Task[None]] = set()

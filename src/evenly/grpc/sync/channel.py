@@ -1,0 +1,230 @@
+"""A `grpc.Channel` to a service, for threads: every call goes to the backend that evenly picks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, final
+
+import grpc
+
+from evenly.context import job_criticality
+from evenly.core.client_task import ClientTaskSnapshot
+from evenly.core.observer import NO_OBSERVER, Observer
+from evenly.discovery.target import Discovery, from_target
+from evenly.grpc.service import Options
+from evenly.grpc.sync.call import AnyCall
+from evenly.grpc.sync.multicallable import StreamStream, StreamUnary, UnaryStream, UnaryUnary
+from evenly.grpc.sync.service import Service, drop, release, share
+from evenly.grpc.sync.subscribers import Subscribers
+from evenly.runtime.client_config import ClientConfig
+
+__all__ = ["Channel", "channel"]
+
+_CLOSED = "Cannot invoke RPC on closed channel!"
+
+
+def channel(
+    target: str | Discovery,
+    *,
+    config: ClientConfig | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+    options: Options = (),
+    compression: grpc.Compression | None = None,
+    observer: Observer = NO_OBSERVER,
+) -> Channel:
+    """Return a channel to all backends of a service; generated stubs take it unchanged.
+
+    `target` is `dns:///name:port`, `static:host:port,host:port`, `file:/path`, or a `Discovery` of
+    your own.  Without `credentials` connections are in the clear.  Channels with the same arguments
+    share their connections and decisions.  `observer` is called by several threads, one at a time.
+    """
+    return Channel(
+        target,
+        ClientConfig() if config is None else config,
+        credentials=credentials,
+        options=tuple((name, value) for name, value in options or ()),
+        compression=compression,
+        observer=observer,
+    )
+
+
+@final
+class Channel(grpc.Channel):
+    """Be a channel whose calls are balanced over the backends of a service; any thread may call.
+
+    It starts with the first call, or on entering `with`: not before, so that a process may fork
+    in between.
+    """
+
+    def __init__(
+        self,
+        target: str | Discovery,
+        config: ClientConfig,
+        *,
+        credentials: grpc.ChannelCredentials | None,
+        options: Options,
+        compression: grpc.Compression | None,
+        observer: Observer,
+    ) -> None:
+        # What is misspelt in the environment fails here, not at the first call.
+        job_criticality()
+        config.resolved_task(os.environ)
+        if isinstance(target, str):
+            from_target(target)  # And so does a wrong target.
+        self.config = config
+        self._make: Callable[[], Service] = lambda: Service(
+            target,
+            config,
+            credentials=credentials,
+            options=options,
+            compression=compression,
+            observer=observer,
+        )
+        self._key = (
+            target if isinstance(target, str) else id(target),
+            config,
+            None if credentials is None else id(credentials),
+            options,
+            compression,
+            id(observer),
+        )
+        self._lock = threading.Lock()
+        self._service: Service | None = None
+        self._is_closed = False
+        # Weak: what has not ended is held by whatever it waits for, and what nobody reads any more
+        # has to be able to go.
+        self._calls: weakref.WeakSet[AnyCall] = weakref.WeakSet()
+        self._subscribers = Subscribers(self._state)
+
+    def __del__(self) -> None:
+        # gRPC's own channels close when they are dropped.
+        service = getattr(self, "_service", None)
+        if service is not None and not self._is_closed:
+            drop(self._key, service)
+
+    def __enter__(self) -> Channel:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> Service:
+        """Begin to look for backends, unless that was done; return what is shared with others."""
+        service = self._service
+        if service is None or self._is_closed:
+            with self._lock:
+                if self._is_closed:
+                    raise ValueError(_CLOSED)
+                if self._service is None:
+                    self._service = share(self._key, self._make)
+                service = self._service
+        return service
+
+    def snapshot(self) -> ClientTaskSnapshot:
+        """Return what is known of the service."""
+        return self.start().snapshot()
+
+    def close(self) -> None:
+        """Cancel the calls that have not ended, and let go; a second time does nothing.
+
+        A call that a thread waits for ends when no other channel shares its connections.
+        """
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._subscribers.clear()
+        if self._service is not None:
+            with self._service.lock:
+                calls = list(self._calls)
+            for call in calls:
+                call.cancel()
+            release(self._key, self._service)
+
+    def subscribe(
+        self,
+        callback: Callable[[grpc.ChannelConnectivity], None],
+        try_to_connect: bool | None = False,
+    ) -> None:
+        """Tell `callback` about connectivity: READY as soon as one backend can be sent to."""
+        # There is always a try: who only wants to look will not mind.
+        del try_to_connect
+        self._subscribers.add(callback, self.start().background)
+
+    def unsubscribe(self, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
+        """Tell `callback` no more."""
+        self._subscribers.remove(callback)
+
+    def _state(self) -> grpc.ChannelConnectivity:
+        service = self._service
+        if self._is_closed:
+            return grpc.ChannelConnectivity.SHUTDOWN
+        if service is None:
+            return grpc.ChannelConnectivity.IDLE
+        if service.is_ready():
+            return grpc.ChannelConnectivity.READY
+        if service.connections or not service.runtime.is_discovered:
+            return grpc.ChannelConnectivity.CONNECTING
+        return grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
+    def unary_unary(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> UnaryUnary:
+        """Return what calls a method with one message each way."""
+        return UnaryUnary(self, method, request_serializer, response_deserializer)
+
+    def unary_stream(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> UnaryStream:
+        """Return what calls a method with one message there and a stream back."""
+        return UnaryStream(self, method, request_serializer, response_deserializer)
+
+    def stream_unary(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> StreamUnary:
+        """Return what calls a method with a stream there and one message back."""
+        return StreamUnary(self, method, request_serializer, response_deserializer)
+
+    def stream_stream(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> StreamStream:
+        """Return what calls a method with a stream each way."""
+        return StreamStream(self, method, request_serializer, response_deserializer)
+
+    def call_begun(self, call: AnyCall) -> None:
+        """Remember a call, to cancel it when the channel is closed."""
+        with self.start().lock:
+            self._calls.add(call)
+
+    def call_ended(self, call: AnyCall) -> None:
+        """Forget a call."""
+        service = self._service
+        if service is not None:
+            with service.lock:
+                self._calls.discard(call)

@@ -1,0 +1,224 @@
+"""One gRPC channel to one backend, from the first try to connect until its last call has ended.
+
+As in `evenly.grpc.connection`, the core decides when to connect, so a channel is used for one
+connection.  gRPC tells of a channel's state in a thread of its own; what follows from it happens on
+the background loop.  Any thread may send here, under the service's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, final
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
+
+from evenly.core.balancing.backend import Backend
+from evenly.core.balancing.membership import ConnectionEvent
+from evenly.grpc.connection import State
+from evenly.grpc.sync.background import Background
+
+__all__ = ["Connection", "Owner", "Parked"]
+
+_CHECK = "/grpc.health.v1.Health/Check"
+_WATCH = "/grpc.health.v1.Health/Watch"
+_EVERYTHING = health_pb2.HealthCheckRequest().SerializeToString()
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+# What gRPC itself says where nothing came back; all else is an answer, be it "no such service" or
+# "not you".
+_UNANSWERED = (
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAVAILABLE,
+)
+# Whoever answers by UDP is not watched: a watch takes a thread for as long as it lasts.  The first
+# check of a connection may come before the first answer.
+_CHECKS_BEFORE_WATCH = 2
+
+
+class Owner(Protocol):
+    """Be told what becomes of a connection, on the loop's thread."""
+
+    background: Background
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """What is held while it is decided who sends where."""
+
+    def connection_ended(self, connection: Connection, event: ConnectionEvent) -> None:
+        """Learn that it was refused, or is lost."""
+
+    def connection_opened(self, connection: Connection) -> None:
+        """Learn that it stands."""
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Learn that nothing is left of it; on any thread."""
+
+    def heard_serving(self, connection: Connection, *, is_serving: bool) -> None:
+        """Learn what the backend's health service says."""
+
+
+class Parked(Protocol):
+    """Be an attempt that waits for its connection."""
+
+    def connected(self, connection: Connection) -> None:
+        """Go on: it stands, or is gone."""
+
+
+@final
+class Connection:
+    """Hold one channel to one backend; made on the loop's thread."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        channel: grpc.Channel,
+        owner: Owner,
+        *,
+        connect_seconds: float,
+        check_seconds: float,
+    ) -> None:
+        self.backend = backend
+        self.channel = channel
+        self.state = State.CONNECTING
+        self.is_ready = False
+        """Whether calls can be sent now."""
+        # Weak, because some make a stub for each call.
+        self.callables: weakref.WeakKeyDictionary[object, Any] = weakref.WeakKeyDictionary()
+        """What calls a method here, by whoever made it."""
+        self.active = 0
+        """Calls that have not ended; changed under the lock."""
+        self.probe_port: int | None = None
+        """Which port its backend has announced here."""
+        self._owner = owner
+        self._check_seconds = check_seconds
+        self._parked: list[Parked] = []
+        self._checks = 0
+        self._watch_call: Any = None
+        self._closing_lock = threading.Lock()
+        self._is_closed = False
+        loop = owner.background.loop
+        self._timer: asyncio.TimerHandle = loop.call_later(connect_seconds, self._give_up)
+        channel.subscribe(self._moved, try_to_connect=True)
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.backend} {self.state.name} active={self.active}>"
+
+    def park(self, parked: Parked) -> None:
+        """Hold an attempt back until the connection stands or is gone."""
+        self._parked.append(parked)
+
+    def retire(self) -> None:
+        """Use it for nothing new; close it when its last call has ended."""
+        if self.state is not State.GONE:
+            self._leave()
+
+    def check(self) -> None:
+        """Ask the backend over this connection whether it serves."""
+        if self.state is not State.READY:
+            return
+        call = self.channel.unary_unary(_CHECK).future(_EVERYTHING, timeout=self._check_seconds)
+        call.add_done_callback(self._checked)
+        self._checks += 1
+        if self._checks == _CHECKS_BEFORE_WATCH:
+            self._watch_call = self.channel.unary_stream(_WATCH)(_EVERYTHING)
+            thread = threading.Thread(
+                target=self._watch, args=(self._watch_call,), name="evenly-watch", daemon=True
+            )
+            thread.start()
+
+    def close(self) -> None:
+        """Close the channel and wait for that; calls that have not ended are cancelled.
+
+        gRPC takes up to 0.2 s for it, so this is not done on the loop's thread.
+        """
+        with self._closing_lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self.channel.close()
+                self._owner.connection_closed(self)
+
+    def close_soon(self) -> None:
+        """Close the channel in a thread of its own."""
+        threading.Thread(target=self.close, name="evenly-close", daemon=True).start()
+
+    # A thread of gRPC's.
+
+    def _moved(self, connectivity: grpc.ChannelConnectivity) -> None:
+        if connectivity is not grpc.ChannelConnectivity.READY:
+            # At once: until the loop hears of it, a call would fail that could have gone elsewhere.
+            self.is_ready = False
+        self._owner.background.soon(self._learn, connectivity)
+
+    def _checked(self, call: Any) -> None:  # noqa: ANN401 -- gRPC's own call
+        code = call.code()
+        if code is grpc.StatusCode.OK:
+            self._owner.background.soon(self._heard, call.result())
+        elif code not in _UNANSWERED:
+            self._owner.background.soon(self._heard, b"")
+
+    def _watch(self, call: Any) -> None:  # noqa: ANN401 -- gRPC's own call
+        """Hear the backend's health service, where it has one."""
+        try:
+            for data in call:
+                self._owner.background.soon(self._heard, data)
+        except grpc.RpcError:
+            return  # Not implemented, or the connection is going.
+
+    # The loop's thread.
+
+    def _learn(self, connectivity: grpc.ChannelConnectivity) -> None:
+        if self.state is State.CONNECTING:
+            if connectivity is grpc.ChannelConnectivity.READY:
+                self._timer.cancel()
+                self.state = State.READY
+                self.is_ready = True
+                self._owner.connection_opened(self)
+                self._release()
+            elif connectivity in (
+                grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+                grpc.ChannelConnectivity.SHUTDOWN,
+            ):
+                self._end(ConnectionEvent.REFUSED)
+        elif self.state is State.READY and connectivity is not grpc.ChannelConnectivity.READY:
+            self._end(ConnectionEvent.LOST)
+
+    def _give_up(self) -> None:
+        if self.state is State.CONNECTING:
+            self._end(ConnectionEvent.REFUSED)
+
+    def _end(self, event: ConnectionEvent) -> None:
+        self.is_ready = False
+        # First, so that what waited for it is not sent here again.
+        self._owner.connection_ended(self, event)
+        self._leave()
+
+    def _leave(self) -> None:
+        with self._owner.lock:
+            self.state = State.GONE
+            self.is_ready = False
+            is_unused = self.active == 0
+        self._timer.cancel()
+        self.channel.unsubscribe(self._moved)
+        if self._watch_call is not None:
+            self._watch_call.cancel()
+        self._release()
+        if is_unused:
+            self.close_soon()
+
+    def _release(self) -> None:
+        parked, self._parked = self._parked, []
+        for attempt in parked:
+            attempt.connected(self)
+
+    def _heard(self, data: bytes) -> None:
+        try:
+            status = health_pb2.HealthCheckResponse.FromString(data).status
+        except DecodeError:
+            return
+        if self.state is State.READY:
+            self._owner.heard_serving(self, is_serving=status != _NOT_SERVING)

@@ -1,0 +1,181 @@
+"""One method of a service, called through one channel; and how to wait for its response.
+
+A caller that waits does so in gRPC's own blocking call, in its own thread: around it are two short
+stays in the service's lock, and no other thread has a part in it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, final
+
+import grpc
+
+from evenly.context import current_request
+from evenly.core.attempt import Attempt
+from evenly.core.request import Next, Request
+from evenly.grpc.sync.connection import Connection
+from evenly.grpc.sync.errors import FailedCall, Unsent, refused_by_backend
+from evenly.grpc.sync.request_stream import RequestStream
+from evenly.grpc.sync.turn import Placed, Turn
+from evenly.wire.metadata import to_grpc
+
+if TYPE_CHECKING:
+    from evenly.grpc.sync.channel import Channel
+
+__all__ = ["CallOptions", "Method"]
+
+_LOGGER = logging.getLogger("evenly.grpc")
+_OK: Final = grpc.StatusCode.OK
+_UNSERIALIZED: Final = "Exception serializing request!"
+
+
+@final
+class CallOptions:
+    """Hold what a caller says about one call besides its message."""
+
+    __slots__ = ("_compression", "_credentials", "_metadata", "is_patient")
+
+    def __init__(
+        self,
+        metadata: Any,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        credentials: grpc.CallCredentials | None,
+        wait_for_ready: bool | None,
+        compression: grpc.Compression | None,
+    ) -> None:
+        # It may be an iterator, and there may be other attempts.
+        self._metadata = None if metadata is None else tuple(metadata)
+        self._credentials = credentials
+        self._compression = compression
+        self.is_patient = bool(wait_for_ready)
+
+    def of(self, request: Request, attempt: Attempt) -> dict[str, Any]:
+        """Return what to tell gRPC about an attempt."""
+        options: dict[str, Any] = {}
+        if request.deadline_at is not None:
+            options["timeout"] = request.deadline_at - time.monotonic()
+        ours = to_grpc(request, attempt.number)
+        metadata = self._metadata
+        if ours:
+            metadata = ours if metadata is None else (*metadata, *ours)
+        if metadata is not None:
+            options["metadata"] = metadata
+        if self._credentials is not None:
+            options["credentials"] = self._credentials
+        if self._compression is not None:
+            options["compression"] = self._compression
+        return options
+
+
+class Method:
+    """Be one method of a service, to be called through one channel."""
+
+    kind: str
+    """The name of gRPC's own factory, on a channel to one backend."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        name: str,
+        request_serializer: Callable[[Any], bytes] | None,
+        response_deserializer: Callable[[bytes], Any] | None,
+    ) -> None:
+        self.channel = channel
+        self.request_serializer = request_serializer
+        self._name = name
+        self._response_deserializer = response_deserializer
+        self._is_idempotent = channel.config.is_idempotent(name)
+
+    def callable_on(self, connection: Connection) -> Any:  # noqa: ANN401 -- gRPC's multi-callable
+        """Return gRPC's own multi-callable for this method on a connection, made once."""
+        found = connection.callables.get(self)
+        if found is None:
+            # Messages are serialized here already: once, however many attempts there are.
+            make = getattr(connection.channel, self.kind)
+            found = make(self._name, None, self._response_deserializer)
+            connection.callables[self] = found
+        return found
+
+    def request(self, timeout: float | None) -> Request:
+        """Return what the core is to know of a call that is made here and now."""
+        inherited = current_request()
+        deadline_at = inherited.deadline_at
+        if timeout is not None:
+            own_at = time.monotonic() + timeout
+            if deadline_at is None or own_at < deadline_at:
+                deadline_at = own_at
+        return Request(
+            criticality=inherited.criticality,
+            customer=inherited.customer,
+            deadline_at=deadline_at,
+            idempotent=self._is_idempotent,
+        )
+
+    def serialized(self, message: Any) -> bytes:  # noqa: ANN401 -- whatever the stub takes
+        """Return a message as it is sent."""
+        if self.request_serializer is None:
+            return message  # type: ignore[no-any-return]
+        try:
+            return self.request_serializer(message)
+        except Exception as error:
+            _LOGGER.exception(_UNSERIALIZED)  # As gRPC has it.
+            raise FailedCall(grpc.StatusCode.INTERNAL, _UNSERIALIZED) from error
+
+    def wait_for_response(
+        self,
+        message: bytes | RequestStream,
+        request: Request,
+        options: CallOptions,
+    ) -> tuple[Any, Any]:
+        """Call, and return the response and gRPC's call; or raise what went wrong."""
+        stream = message if isinstance(message, RequestStream) else None
+        service = self.channel.start()
+        placed = _waited(service.begin(request, is_patient=options.is_patient))
+        if isinstance(placed, Unsent):
+            raise placed.error()
+        attempts = 0
+        while True:
+            attempts += 1
+            attempt, connection = placed
+            sent = message if stream is None else stream.open()
+            try:
+                call = self.callable_on(connection).with_call
+                response, inner = call(sent, **options.of(request, attempt))
+            except grpc.RpcError as error:
+                failure: Any = error
+            except BaseException:
+                service.abandon(attempt, connection)
+                raise
+            else:
+                service.settle(attempt, connection, _OK, inner.trailing_metadata())
+                return response, _described(inner, attempt, attempts)
+            outcome, verdict = service.settle(
+                attempt,
+                connection,
+                failure.code(),
+                failure.trailing_metadata(),
+                failure.details(),
+                is_final=stream is not None and not stream.can_replay,
+                is_cancelled=stream is not None and stream.has_failed,
+            )
+            if verdict is Next.RETRY:
+                if stream is not None:
+                    stream.detach()
+                again = _waited(service.begin(request, attempt))
+                if not isinstance(again, Unsent):
+                    placed = again
+                    continue
+            raise _described(refused_by_backend(failure, outcome), attempt, attempts) from None
+
+
+def _waited(answer: Placed | Unsent | Turn) -> Placed | Unsent:
+    return answer.wait() if isinstance(answer, Turn) else answer
+
+
+def _described(call: Any, attempt: Attempt, attempts: int) -> Any:  # noqa: ANN401 -- or an error
+    """Say in a call that is over who served it, and how often it was sent."""
+    call.backend = attempt.backend.address
+    call.attempts = attempts
+    return call

@@ -1,0 +1,1 @@
+"""Drive the two façades on an event loop, for any transport."""

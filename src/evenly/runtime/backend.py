@@ -1,0 +1,329 @@
+"""Run one `BackendTask` on an event loop: its signals, its probes, its start and its shutdown.
+
+Whatever the transport, the same has to be done around the façade; a transport adds requests.
+Nothing is decided here.
+
+Use it on the loop's thread, except that `admit`, `finish`, `pass_on`, `report` and `should_degrade`
+may be called from any: the façade is called under `lock`, which is reentrant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Literal, final
+
+from evenly.context import job_criticality
+from evenly.core import check
+from evenly.core.backend_task import Admission, BackendTask, BackendTaskConfig, BackendTaskSnapshot
+from evenly.core.claim import Trust
+from evenly.core.observer import NO_OBSERVER, Observer
+from evenly.core.report import LoadReport
+from evenly.core.request import Outcome, Rejection, Request
+from evenly.errors import ConfigError
+from evenly.probe.config import ProbeConfig
+from evenly.probe.responder import ProbeResponder, ResponderSnapshot
+from evenly.runtime.gate import StartGate
+from evenly.runtime.readings import Readings
+from evenly.signals import meter
+from evenly.signals.cpu import effective_cores
+
+__all__ = ["BackendConfig", "BackendRuntime", "BackendRuntimeSnapshot"]
+
+_LOGGER = logging.getLogger("evenly.runtime")
+_LEAST_WAIT_SECONDS = 0.001
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendConfig:
+    """Set how this process serves."""
+
+    task: BackendTaskConfig | None = None
+    """What is admitted and reported.  `None`: the defaults, with the CPUs that one event loop can
+    use: one, or less where the control group allows less."""
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    trusted_networks: tuple[str, ...] = ()
+    """Peers that are believed besides the near ones, such as `("203.0.113.0/24",)`."""
+    trust_near: bool = True
+    """Whether loopback and private networks are believed.  Turn it off where a proxy passes on what
+    strangers claim."""
+    orca: Literal["foreign", "always", "never"] = "foreign"
+    """Who gets an ORCA report with each response: clients that are not evenly's, all, or none."""
+    orca_least_seconds: float = 1.0
+    """Out-of-band ORCA reports come no more often, whatever a client asks for."""
+
+    def __post_init__(self) -> None:
+        Trust(self.trusted_networks)  # It checks them.
+        if self.orca not in ("foreign", "always", "never"):
+            raise ConfigError(f"orca must be 'foreign', 'always' or 'never', not {self.orca!r}")
+        check.number("orca_least_seconds", self.orca_least_seconds, 0.01, 3600.0)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendRuntimeSnapshot:
+    """Show what a backend is doing, and what was read of the system."""
+
+    task: BackendTaskSnapshot
+    waiting: int
+    """Requests admitted and not begun."""
+    lag_seconds: float
+    mean_cost_seconds: float
+    probe: ResponderSnapshot
+
+
+@final
+class BackendRuntime:
+    """Drive the decisions of one backend."""
+
+    def __init__(
+        self,
+        config: BackendConfig | None = None,
+        *,
+        observer: Observer = NO_OBSERVER,
+        lock: AbstractContextManager[object] | None = None,
+        waiting: Callable[[], int] | None = None,
+        thread_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        job_criticality()  # A misspelt EVENLY_CRITICALITY fails here rather than at a request.
+        self.config = BackendConfig() if config is None else config
+        task_config = self.config.task
+        if task_config is None:
+            task_config = BackendTaskConfig(cores=min(1.0, effective_cores()))
+        self.has_quotas = task_config.quota is not None
+        rng = random.Random()
+        # A lock of one's own is cheaper than asking whether there is one.
+        self.lock = threading.RLock() if lock is None else lock
+        self.task = BackendTask(
+            task_config, clock=time.monotonic, rng=rng, boot=time.time_ns(), observer=observer
+        )
+        self.trust = Trust(self.config.trusted_networks, near=self.config.trust_near)
+        self.gate = StartGate()
+        self.responder = ProbeResponder(self.report, key=self.config.probe.key)
+        self.active = 0
+        """Requests admitted and not ended."""
+        self.ended = 0
+        """Requests that have ended since the start."""
+        self.readings = Readings(
+            signals=frozenset(task_config.utilization.signals),
+            record=self._record_signal,
+            record_process=self._record_process,
+            waiting=self._count_waiting if waiting is None else waiting,
+            active=self._count_active,
+            ended=self._count_ended,
+            handler_seconds=self._handler_seconds,
+            rng=rng,
+            thread_clock=thread_clock,
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._observers: list[Callable[[bool], None]] = []
+        self._udp_port: int | None = None
+        self._is_udp_logged = False
+        self._changed: asyncio.Event | None = None  # made when somebody waits for the drain
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it runs on a loop."""
+        return self._loop is not None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to read the system and to answer probes; a second time does nothing."""
+        if self._loop is None:
+            self._loop = loop
+            # For good: other servers on this loop may need it.
+            meter.install(loop)
+            self.readings.start(loop)
+            self.responder.start(loop)
+
+    def stop(self) -> None:
+        """End; a second time does nothing."""
+        self._loop = None
+        self.readings.stop()
+        self.responder.stop()
+
+    # Requests.
+
+    def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:
+        """Take a request or refuse it."""
+        with self.lock:
+            answer = self.task.admit(request, attempt)
+            if type(answer) is Admission:
+                self.active += 1
+                if not self.readings.is_timing:
+                    self.readings.begun()
+            return answer
+
+    async def wait_for_turn(self) -> None:
+        """Wait until an admitted request may begin; for when `gate.try_enter` said no."""
+        # A burst must show before its first request has ended.
+        self.readings.record_runnable(arriving=1)
+        await self.gate.enter()
+
+    def finish(self, admission: Admission, outcome: Outcome, cpu_seconds: float = 0.0) -> None:
+        """End a request, exactly once, with the CPU that its handler used."""
+        with self.lock:
+            admission.finish(outcome, cpu_seconds)
+            self.active -= 1
+            self.ended += 1
+        if self._changed is not None:
+            self._wake_drained()
+
+    def pass_on(self, admission: Admission, cpu_seconds: float = 0.0) -> Rejection:
+        """End a request whose handler let a rejection from below out; return what to answer."""
+        with self.lock:
+            rejection = self.task.pass_on(admission, cpu_seconds)
+            self.active -= 1
+            self.ended += 1
+        if self._changed is not None:
+            self._wake_drained()
+        return rejection
+
+    def measured(self, cpu_seconds: float) -> None:
+        """Learn what the handler of one request has been measured to take."""
+        self.gate.left(cpu_seconds)
+
+    def report(self) -> LoadReport:
+        """Return what to say in a response or in a probe's answer."""
+        with self.lock:
+            # Now, so that it has the queue without the request that has just ended.
+            self.readings.record_runnable()
+            return self.task.report()
+
+    def should_degrade(self) -> bool:
+        """Return whether cheaper answers are wanted now."""
+        with self.lock:
+            return self.task.should_degrade()
+
+    # Probes.
+
+    def bind_probe(self, host: str, port: int) -> int | None:
+        """Answer probes for the service at this TCP address; return the UDP port, if there is one.
+
+        Where its own number is taken (several workers share the address), a free one is announced.
+        A backend with several addresses has one announced port for all.
+        """
+        probe = self.config.probe
+        if not probe.is_on:
+            return None
+        wanted = port if probe.port is None else probe.port
+        try:
+            if self._udp_port is not None:
+                self._bind_another(host, port)
+            else:
+                self._udp_port = self._bind_first(host, wanted)
+                is_the_usual = self._udp_port == port
+                with self.lock:
+                    self.task.announce_probe_port(None if is_the_usual else self._udp_port)
+        except (OSError, UnicodeError, OverflowError) as error:
+            if not self._is_udp_logged:
+                self._is_udp_logged = True
+                _LOGGER.warning("no probes by UDP, and so no idle mode, at %s: %s", host, error)
+        return self._udp_port
+
+    def _bind_first(self, host: str, port: int) -> int:
+        try:
+            return self.responder.bind(host, port)
+        except OSError:
+            return self.responder.bind(host, 0)
+
+    def _bind_another(self, host: str, port: int) -> None:
+        assert self._udp_port is not None  # noqa: S101  The first has been bound.
+        if port != self._udp_port:
+            with self.lock:
+                self.task.announce_probe_port(self._udp_port)
+        # Where the first address was 0.0.0.0, it is taken, by us.
+        with contextlib.suppress(OSError):
+            self.responder.bind(host, self._udp_port)
+
+    # States.
+
+    def on_state(self, observer: Callable[[bool], None]) -> None:
+        """Tell `observer` on the loop's thread whether this is a lame duck, when that changes."""
+        self._observers.append(observer)
+
+    @property
+    def is_lame_duck(self) -> bool:
+        """Whether clients are asked to send elsewhere."""
+        return self.report().lame_duck
+
+    def announce_healthy(self) -> bool:
+        """Ask clients to send, warmed up; return False if the shutdown has begun."""
+        return self._change(self.task.announce_healthy)
+
+    def enter_lame_duck(self) -> None:
+        """Ask clients to send elsewhere, for good: step 2 of the book's clean shutdown."""
+        self._change(self.task.enter_lame_duck)
+
+    def _change(self, verb: Callable[[], bool | None]) -> bool:
+        with self.lock:
+            before = self.task.report()
+            answer = verb()
+            after = self.task.report()
+        if self._changed is not None:
+            self._changed.set()
+        if after.sequence != before.sequence:
+            self.responder.notify()
+            for observer in self._observers:
+                observer(after.lame_duck)
+        return answer is not False
+
+    def _wake_drained(self) -> None:
+        if self._changed is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def drained(self) -> None:
+        """Return when the process may exit: shutting down, and nobody left or time up."""
+        if self._changed is None:
+            self._changed = asyncio.Event()
+        while True:
+            self._changed.clear()
+            with self.lock:
+                if self.task.is_drained():
+                    return
+                seconds = self.task.next_wake_at() - time.monotonic()
+            # `inf`, while the shutdown has not begun, is a time-out that asyncio cannot have.
+            limit = None if math.isinf(seconds) else max(seconds, _LEAST_WAIT_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit):
+                    await self._changed.wait()
+
+    def snapshot(self) -> BackendRuntimeSnapshot:
+        """Return what is known now."""
+        with self.lock:
+            task = self.task.snapshot()
+        return BackendRuntimeSnapshot(
+            task=task,
+            waiting=self.gate.waiting,
+            lag_seconds=self.readings.lag_seconds(),
+            mean_cost_seconds=self.readings.mean_cost_seconds(),
+            probe=self.responder.snapshot(),
+        )
+
+    def _record_signal(self, name: str, value: float) -> None:
+        with self.lock:
+            self.task.record_signal(name, value)
+
+    def _record_process(self, cpu_seconds_total: float) -> None:
+        with self.lock:
+            self.task.record_process(cpu_seconds_total)
+
+    def _count_waiting(self) -> int:
+        return self.gate.waiting
+
+    def _count_active(self) -> int:
+        return self.active
+
+    def _count_ended(self) -> int:
+        return self.ended
+
+    def _handler_seconds(self) -> float:
+        return self.gate.mean_seconds

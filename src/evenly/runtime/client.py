@@ -1,0 +1,394 @@
+"""Run one `ClientTask` on an event loop: its timers, its probes, its list of backends.
+
+Whatever the transport, the same has to be done around the façade; a transport adds connections and
+requests.  Nothing is decided here.
+
+Use it on the loop's thread.  A threaded transport passes a lock, holds it around its own calls of
+`task`, and comes here through `loop.call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from contextvars import Context
+from typing import Protocol, final
+
+from evenly.core.attempt import Ask, Attempt
+from evenly.core.balancing.backend import Backend
+from evenly.core.balancing.membership import ConnectionEvent
+from evenly.core.client_task import ClientTask
+from evenly.core.observer import NO_OBSERVER, Observer
+from evenly.core.report import LoadReport
+from evenly.core.request import Reason, Rejection, Request
+from evenly.discovery.target import Discovery
+from evenly.errors import ConfigError
+from evenly.probe.prober import Prober
+from evenly.runtime.client_config import ClientConfig
+from evenly.wire.load_header import parse_load
+
+__all__ = ["ClientRuntime", "Connector", "Waiting"]
+
+_LOGGER = logging.getLogger("evenly.runtime")
+_NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
+_DISCOVERY_RETRY_SECONDS = 5.0
+
+GoOn = Callable[[Attempt | Rejection], None]
+
+
+class Connector(Protocol):
+    """Be what a transport does about connections, when told to."""
+
+    def connect(self, backend: Backend) -> None:
+        """Open a connection, in place of any other, and say what became of it."""
+
+    def disconnect(self, backend: Backend) -> None:
+        """Close the connection, if there is one."""
+
+    def check(self, backend: Backend) -> None:
+        """Ask over the connection whether the backend serves: it does not answer by UDP."""
+
+
+@final
+class Waiting:
+    """Hold a request back: until probes are answered, or until there is a backend for it."""
+
+    __slots__ = ("_ask", "_go_on", "_left", "_runtime", "_timer", "is_patient", "request")
+
+    def __init__(
+        self, runtime: ClientRuntime, request: Request, go_on: GoOn, *, is_patient: bool = False
+    ) -> None:
+        self._runtime = runtime
+        self.request = request
+        self.is_patient = is_patient
+        """Whether it waits on where there is no backend for it: gRPC's wait-for-ready."""
+        self._go_on: GoOn | None = go_on
+        self._ask: Ask | None = None
+        self._left = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the request goes on, or was given up."""
+        return self._go_on is None
+
+    def cancel(self) -> None:
+        """Give the request up; nothing was counted."""
+        self._go_on = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._runtime.unpark(self)
+
+    def ask(self, ask: Ask) -> None:
+        """Send the probes of a question, and go on when all are answered or time is up."""
+        runtime = self._runtime
+        self._ask = ask
+        self._left = len(ask.views)
+        # Where nobody is asked, there is nothing to wait for; but never call back at once.
+        seconds = ask.wait_seconds if runtime.config.probe.is_on else 0.0
+        self._timer = runtime.loop.call_later(seconds, self._resume)
+        for backend in ask.backends:
+            runtime.prober.probe(backend, self._answered)
+
+    def take(self, answer: Attempt | Ask | Rejection) -> None:
+        """Go on with what `begin` answered."""
+        if isinstance(answer, Ask):
+            self.ask(answer)
+        else:
+            self.go_on(answer)
+
+    def go_on(self, answer: Attempt | Rejection) -> None:
+        """Hand over the answer, unless the request was given up."""
+        go_on, self._go_on = self._go_on, None
+        if go_on is not None:
+            go_on(answer)
+
+    def _answered(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._resume()
+
+    def _resume(self) -> None:
+        ask, self._ask = self._ask, None
+        if ask is None or self._go_on is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        with self._runtime.lock:
+            answer = ask.resume()
+        if self.is_patient and _is_without_backend(answer):
+            self._runtime.park_first(self)
+        else:
+            self.go_on(answer)
+
+
+@final
+class ClientRuntime:
+    """Drive the decisions about one service for one process."""
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        config: ClientConfig,
+        *,
+        observer: Observer = NO_OBSERVER,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
+        self.config = config
+        self.lock = contextlib.nullcontext() if lock is None else lock
+        self.task = ClientTask(
+            config.resolved_task(os.environ),
+            clock=time.monotonic,
+            rng=random.Random(),
+            observer=observer,
+        )
+        self.is_discovered = False
+        """Whether there has been a list of backends, or the wait for it is over."""
+        self.prober = Prober(self._reported, key=config.probe.key)
+        self._discovery = discovery
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connector: Connector | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_at = math.inf
+        self._discovery_timer: asyncio.TimerHandle | None = None
+        # In their order; an OrderedDict, because whoever gives up leaves from the middle.
+        self._parked: OrderedDict[Waiting, None] = OrderedDict()
+        self._is_unparking = False
+        self._backends: dict[str, Backend] = {}
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that this runs on."""
+        if self._loop is None:
+            raise RuntimeError("the runtime has not been started")
+        return self._loop
+
+    def start(self, loop: asyncio.AbstractEventLoop, connector: Connector) -> None:
+        """Begin: look up the backends, connect, probe."""
+        self._loop = loop
+        self._connector = connector
+        if self.config.probe.is_on:
+            self.prober.start(loop)
+        # In an empty context: the one that is current may belong to a request.
+        Context().run(self._begin_watching, loop)
+        self._schedule()
+
+    def _begin_watching(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._watching = loop.create_task(self._watch())
+        self._discovery_timer = loop.call_later(self.config.discovery_seconds, self._discovered)
+
+    def stop(self) -> None:
+        """End; what waits is rejected."""
+        for timer in (self._timer, self._discovery_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        self.prober.stop()
+        self._connector = None
+        parked, self._parked = self._parked, OrderedDict()
+        for waiting in parked:
+            waiting.go_on(_NO_BACKEND)
+
+    async def stopped(self) -> None:
+        """Wait, after `stop`, until nothing of this runs any more."""
+        if self._watching is not None:
+            await asyncio.wait([self._watching])
+
+    # Requests.
+
+    def begin(
+        self, request: Request, go_on: GoOn, *, is_patient: bool = False
+    ) -> Attempt | Rejection | Waiting:
+        """Begin a request; where it has to wait, `go_on` is called later."""
+        if not self.is_discovered or (is_patient and self._parked):
+            return self.park(request, go_on, is_patient=is_patient)
+        answer = self.task.begin(request)
+        probes = self.task.take_probes()
+        if probes:
+            self._probe(probes)
+        if isinstance(answer, Ask):
+            return self.ask(answer, go_on, is_patient=is_patient)
+        if is_patient and _is_without_backend(answer):
+            return self.park(request, go_on, is_patient=True)
+        return answer
+
+    def ask(self, ask: Ask, go_on: GoOn, *, is_patient: bool = False) -> Waiting:
+        """Probe what a question names, and call `go_on` then."""
+        waiting = Waiting(self, ask.request, go_on, is_patient=is_patient)
+        waiting.ask(ask)
+        return waiting
+
+    def park(self, request: Request, go_on: GoOn, *, is_patient: bool) -> Waiting:
+        """Hold a request back until the backends are known; if patient, until one takes it."""
+        waiting = Waiting(self, request, go_on, is_patient=is_patient)
+        self._parked[waiting] = None
+        return waiting
+
+    def park_first(self, waiting: Waiting) -> None:
+        """Hold a request back again, before all that came after it."""
+        self._parked[waiting] = None
+        self._parked.move_to_end(waiting, last=False)
+
+    def unpark(self, waiting: Waiting) -> None:
+        """Forget a request that was given up."""
+        self._parked.pop(waiting, None)
+
+    def settled(self) -> None:
+        """Act on what changed after an attempt was finished, or something was recorded."""
+        with self.lock:
+            connections = self.task.take_connections()
+        connector = self._connector
+        if connector is not None:
+            for backend in connections.close:
+                connector.disconnect(backend)
+            for backend in connections.open:
+                connector.connect(backend)
+        if self._parked:
+            self._unpark()
+
+    # What was heard.
+
+    def heard_load(self, backend: Backend, value: object) -> bool:
+        """Learn what a response says of its backend; return whether it said anything."""
+        report = parse_load(value)
+        if report is None:
+            return False
+        if backend.address in self._backends:
+            self.prober.announce_port(backend, report.probe_port)
+        with self.lock:
+            self.task.record_report(backend, report)
+        return True
+
+    def heard_serving(self, backend: Backend, *, is_serving: bool) -> None:
+        """Learn what a health service says of its backend."""
+        with self.lock:
+            self.task.record_serving(backend, serving=is_serving)
+        self.settled()
+
+    def connection_changed(self, backend: Backend, event: ConnectionEvent) -> None:
+        """Learn what became of a connection."""
+        with self.lock:
+            self.task.record_connection(backend, event)
+        self.settled()
+        self._schedule()
+
+    def _reported(self, backend: Backend, report: LoadReport, is_probe: bool) -> None:
+        with self.lock:
+            self.task.record_report(backend, report, is_probe=is_probe)
+        self.settled()
+
+    # Discovery.
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for backends in self._discovery.watch():
+                    self._learn(backends)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                _LOGGER.exception("discovery failed; the last list of backends stays")
+            await asyncio.sleep(_DISCOVERY_RETRY_SECONDS * random.uniform(0.8, 1.2))
+
+    def _learn(self, backends: Sequence[Backend]) -> None:
+        try:
+            with self.lock:
+                self.task.update(backends)
+        except ConfigError as error:
+            _LOGGER.error("discovery: %s; the last list of backends stays", error)
+            return
+        before = self._backends
+        self._backends = {backend.address: backend for backend in backends}
+        for address, backend in before.items():
+            if address not in self._backends:
+                self.prober.forget(backend)
+        self._discovered()
+        self._schedule()
+
+    def _discovered(self) -> None:
+        if not self.is_discovered:
+            self.is_discovered = True
+            self._unpark(everyone=True)
+        self.settled()
+
+    # Periodic work.
+
+    def _schedule(self) -> None:
+        loop = self.loop
+        if self._connector is None:
+            return  # Stopped: what is heard now changes nothing.
+        with self.lock:
+            at = max(self.task.next_wake_at(), loop.time() + 0.001)
+        if at < self._wake_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._wake_at = at
+            # In an empty context, as above: each wake-up schedules the next.
+            self._timer = Context().run(loop.call_at, at, self._wake)
+
+    def _wake(self) -> None:
+        self._wake_at = math.inf
+        with self.lock:
+            self.task.wake()
+            probes = self.task.take_probes()
+        self.settled()
+        for backend in probes:
+            # Health checks: by UDP, and over the connection too where that gets no answer.
+            if self._connector is not None and not self.prober.is_answering(backend):
+                self._connector.check(backend)
+        self._probe(probes)
+        self._schedule()
+
+    def _probe(self, backends: Sequence[Backend]) -> None:
+        if self.config.probe.is_on:
+            for backend in backends:
+                self.prober.probe(backend)
+
+    def _unpark(self, *, everyone: bool = False) -> None:
+        """Begin what waits for a backend, in its order, until one has to wait on.
+
+        `everyone`: also what came after that one, because it may not want to wait.
+        """
+        if self._is_unparking or not self.is_discovered:
+            return  # What was begun here has led here again: the loop below goes on.
+        self._is_unparking = True
+        try:
+            # Once round: who is parked again in the meantime waits for the next change.
+            for waiting in list(self._parked) if everyone else self._heads():
+                if not (waiting.is_over or self._begin_parked(waiting) or everyone):
+                    break
+        finally:
+            self._is_unparking = False
+
+    def _heads(self) -> Iterator[Waiting]:
+        for _ in range(len(self._parked)):
+            if self._parked:
+                yield next(iter(self._parked))
+
+    def _begin_parked(self, waiting: Waiting) -> bool:
+        """Begin a request that waits; return False if it has to wait on."""
+        with self.lock:
+            answer = self.task.begin(waiting.request)
+            probes = self.task.take_probes()
+        self._probe(probes)
+        if waiting.is_patient and _is_without_backend(answer):
+            return False
+        self.unpark(waiting)
+        waiting.take(answer)
+        return True
+
+
+def _is_without_backend(answer: Attempt | Ask | Rejection) -> bool:
+    return isinstance(answer, Rejection) and (
+        answer.reason is Reason.NO_BACKEND or answer.reason is Reason.AT_LIMIT
+    )

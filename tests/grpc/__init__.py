@@ -1,0 +1,1 @@
+"""The gRPC transport, over real connections on loopback."""

@@ -1,0 +1,425 @@
+"""An evenly channel is a `grpc.aio.Channel`: its life, what it shares, what travels with a call."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+import evenly
+import evenly.grpc
+from evenly import Criticality
+from evenly.errors import ConfigError, UsageError
+from tests.grpc.plain import (
+    KINDS,
+    UNARY_STREAM,
+    UNARY_UNARY,
+    Context,
+    Counts,
+    Listed,
+    PlainBackend,
+    answer,
+    begin,
+    connections,
+    plain_backends,
+    quick,
+    served,
+    settled,
+    target,
+    until,
+)
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+READY = grpc.ChannelConnectivity.READY
+
+
+async def hang(_: object, context: Context) -> bytes:
+    await asyncio.Event().wait()
+    return b""
+
+
+# What travels.
+
+
+@every_kind
+async def test_criticality_customer_and_deadline_of_the_context_travel(kind: str) -> None:
+    async with served() as ([backend], channel):
+        with evenly.request_context(
+            criticality=Criticality.SHEDDABLE, customer="indexer", deadline_seconds=50.0
+        ):
+            call = begin(channel, kind)
+        await answer(call)
+
+        arrival = backend.arrivals[0]
+        assert arrival.metadata["evenly-criticality"] == "SHEDDABLE"
+        assert arrival.metadata["baggage"] == "evenly-criticality=SHEDDABLE"
+        assert arrival.metadata["evenly-customer"] == "indexer"
+        assert arrival.seconds_left is not None
+        assert 0.0 < arrival.seconds_left <= 50.5  # gRPC rounds up to three digits.
+
+
+@pytest.mark.parametrize(
+    ("context_seconds", "timeout", "most"),
+    [
+        pytest.param(50.0, 20.0, 20.0, id="its own is shorter"),
+        pytest.param(20.0, 50.0, 20.0, id="the inherited one is shorter"),
+        pytest.param(None, 20.0, 20.0, id="its own alone"),
+    ],
+)
+async def test_the_shorter_deadline_counts(
+    context_seconds: float | None, timeout: float, most: float
+) -> None:
+    async with served() as ([backend], channel):
+        with evenly.request_context(deadline_seconds=context_seconds):
+            await channel.unary_unary(UNARY_UNARY)(b"", timeout=timeout)
+
+        left = backend.arrivals[0].seconds_left
+        assert left is not None
+        assert most - 15.0 < left <= most * 1.01  # gRPC rounds up to three digits.
+
+
+async def test_a_call_of_no_particular_kind_carries_nothing_of_ours() -> None:
+    async with served() as ([backend], channel):
+        await channel.unary_unary(UNARY_UNARY)(b"")
+
+        metadata = backend.arrivals[0].metadata
+        assert [key for key in metadata if key.startswith(("evenly", "grpc-prev", "bagg"))] == []
+        assert "evenly/" in str(metadata["user-agent"])  # So a backend need not send ORCA.
+
+
+async def test_a_deadline_of_the_context_that_has_passed_sends_nothing() -> None:
+    async with served() as ([backend], channel):
+        await channel.channel_ready()
+        with evenly.request_context(deadline_seconds=0.0):
+            call = channel.unary_unary(UNARY_UNARY)(b"")
+
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call
+        assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert backend.requests == 0
+
+
+class Meter:
+    """Pass bytes on between one client and a server, and count what the client sends."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.sent = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self.port)
+        self.tasks.add(asyncio.create_task(self.pass_on(there, writer)))
+        while data := await reader.read(65536):
+            self.sent += len(data)
+            back.write(data)
+            await back.drain()
+        back.close()
+
+    async def pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+@pytest.mark.parametrize("where", ["channel", "call"])
+@every_kind
+async def test_messages_are_compressed_where_that_was_asked_for(kind: str, where: str) -> None:
+    gzip = grpc.Compression.Gzip
+    async with plain_backends(1) as [backend]:
+        meter = Meter(backend.port)
+        relay = await asyncio.start_server(meter.accept, "127.0.0.1", 0)
+        port = relay.sockets[0].getsockname()[1]
+        options: dict[str, Any] = {"compression": gzip} if where == "call" else {}
+        message = bytes(1_000_000)
+        async with evenly.grpc.channel(
+            f"static:127.0.0.1:{port}", compression=gzip if where == "channel" else None
+        ) as channel:
+            make = getattr(channel, kind)
+            path = {"unary_unary": "UnaryUnary", "unary_stream": "UnaryStream"}.get(
+                kind, "StreamUnary" if kind == "stream_unary" else "StreamStream"
+            )
+            sent = [message] if kind.startswith("stream") else message
+            replies = await answer(make(f"/test.Echo/{path}")(sent, **options))
+
+            assert set(replies) == {message}
+            assert meter.sent < 100_000  # A million zeros: gzip leaves about a thousandth.
+        relay.close()
+        await relay.wait_closed()
+        await asyncio.gather(*meter.tasks)
+
+
+async def test_generated_stubs_take_it_unchanged() -> None:
+    servicer = health.aio.HealthServicer()
+
+    def also(server: grpc.aio.Server) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+
+    async with (
+        plain_backends(1, also=also) as [backend],
+        evenly.grpc.channel(target(backend)) as channel,
+    ):
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest()
+        reply = await stub.Check(request, timeout=20)
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+        watch = stub.Watch(request)
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        watch.cancel()
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await stub.Check(health_pb2.HealthCheckRequest(service="other"))
+        assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+        await settled(channel)
+
+
+async def test_stubs_made_for_each_call_leave_nothing_behind() -> None:
+    async with served() as (_, channel):
+        await channel.unary_unary(UNARY_UNARY)(b"")
+        gc.collect()
+        before = len(gc.get_objects())
+        for _ in range(200):
+            await channel.unary_unary(UNARY_UNARY)(b"")
+        gc.collect()
+
+        # Even one object kept per call would be 200.
+        assert len(gc.get_objects()) - before < 200
+
+
+# Its life.
+
+
+async def test_it_is_idle_then_ready_then_shut_down() -> None:
+    async with plain_backends(1) as [backend]:
+        channel = evenly.grpc.channel(target(backend))
+        assert isinstance(channel, grpc.aio.Channel)
+        assert channel.get_state() is grpc.ChannelConnectivity.IDLE
+        with pytest.raises(UsageError):
+            channel.snapshot()
+
+        assert channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.CONNECTING
+        await channel.wait_for_state_change(grpc.ChannelConnectivity.CONNECTING)
+        assert channel.get_state() is READY
+        await channel.channel_ready()
+
+        waiting = asyncio.ensure_future(channel.wait_for_state_change(READY))
+        await asyncio.sleep(0)
+        await channel.close()
+        await waiting
+        assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_it_says_that_it_fails_where_nobody_listens() -> None:
+    backend = PlainBackend()
+    await backend.start()
+    await backend.stop()
+    async with evenly.grpc.channel(target(backend), config=quick()) as channel:
+        await until(lambda: channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+        ready = asyncio.ensure_future(channel.channel_ready())
+        await backend.start()
+        await asyncio.wait_for(ready, 20)
+        await backend.stop()
+
+
+async def test_a_closed_channel_takes_no_calls() -> None:
+    async with served() as (_, channel):
+        call = channel.unary_unary(UNARY_UNARY)
+        await call(b"")
+        await channel.close()
+        await channel.close()  # A second time does nothing.
+
+        with pytest.raises(grpc.aio.UsageError, match="closed"):
+            call(b"")
+        with pytest.raises(grpc.aio.UsageError, match="closed"):
+            await channel.channel_ready()
+
+
+async def test_a_channel_that_was_never_used_can_be_closed() -> None:
+    channel = evenly.grpc.channel("static:127.0.0.1:1")
+    await channel.close()
+    with pytest.raises(grpc.aio.UsageError, match="closed"):
+        channel.unary_unary(UNARY_UNARY)(b"")
+
+
+@every_kind
+async def test_closing_cancels_what_is_active(kind: str) -> None:
+    async def hang_stream(_: object, context: Context) -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    counts = Counts()
+    async with served(observer=counts) as ([backend], channel):
+        backend.unary_unary = backend.stream_unary = hang
+        backend.unary_stream = backend.stream_stream = hang_stream
+        call = begin(channel, kind)
+        waiting = asyncio.ensure_future(answer(call))
+        await until(lambda: backend.requests)
+
+        await channel.close()
+
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert call.cancelled()
+        assert channel.snapshot().active == 0
+        assert [outcome.name for outcome in counts.finished] == ["CANCELLED"]
+
+
+async def test_closing_cancels_what_waits_for_a_backend() -> None:
+    channel = evenly.grpc.channel(Listed(), config=quick())
+    calls = [begin(channel, kind, wait_for_ready=True) for kind in KINDS]
+    waiting = [asyncio.ensure_future(answer(call)) for call in calls]
+    await asyncio.sleep(0)
+
+    await channel.close()
+
+    for one in waiting:
+        with pytest.raises(asyncio.CancelledError):
+            await one
+
+
+async def test_closing_with_grace_lets_calls_end() -> None:
+    go_on = asyncio.Event()
+
+    async def wait(request: bytes, context: Context) -> bytes:
+        await go_on.wait()
+        return request
+
+    async with served() as ([backend], channel):
+        backend.unary_unary = wait
+        call = channel.unary_unary(UNARY_UNARY)(b"x")
+        await until(lambda: backend.requests)
+        closing = asyncio.ensure_future(channel.close(grace=20.0))
+        await asyncio.sleep(0)
+        with pytest.raises(grpc.aio.UsageError):
+            channel.unary_unary(UNARY_UNARY)(b"")
+
+        go_on.set()
+
+        assert await call == b"x"
+        await closing
+
+
+async def test_nothing_runs_after_it_was_closed() -> None:
+    async with plain_backends(2) as backends:
+        before = asyncio.all_tasks()
+        for _ in range(5):
+            channel = evenly.grpc.channel(target(*backends), config=quick(is_probing=True))
+            await channel.unary_unary(UNARY_UNARY)(b"")
+            stream = channel.unary_stream(UNARY_STREAM)(b"")
+            await stream.read()
+            await channel.close()
+
+            left = {task for task in asyncio.all_tasks() - before if "evenly" in repr(task)}
+            assert left == set()
+
+
+async def test_a_channel_that_is_dropped_closes() -> None:
+    async with plain_backends(1) as [backend]:
+        channel = evenly.grpc.channel(target(backend), config=quick())
+        await channel.unary_unary(UNARY_UNARY)(b"")
+        service = channel.service
+        del channel
+        gc.collect()
+
+        await until(lambda: service.users == 0)
+        await until(lambda: not service.connections)
+
+
+# What channels share.
+
+
+async def test_channels_to_the_same_target_share_their_connections() -> None:
+    async with plain_backends(1) as [backend]:
+        first = evenly.grpc.channel(target(backend), options=[("grpc.max_send_message_length", 9)])
+        second = evenly.grpc.channel(target(backend), options=[("grpc.max_send_message_length", 9)])
+        assert await first.unary_unary(UNARY_UNARY)(b"1") == b"1"
+        assert await second.unary_unary(UNARY_UNARY)(b"2") == b"2"
+
+        assert first.service is second.service
+        assert len(connections(first)) == 1
+        await first.close()
+        assert await second.unary_unary(UNARY_UNARY)(b"2") == b"2"
+        await second.close()
+        assert second.service.connections == {}
+
+
+async def test_closing_one_of_two_channels_cancels_only_its_own_calls() -> None:
+    go_on = asyncio.Event()
+
+    async def wait(request: bytes, context: Context) -> bytes:
+        await go_on.wait()
+        return request
+
+    async with plain_backends(1) as [backend]:
+        backend.unary_unary = wait
+        first = evenly.grpc.channel(target(backend))
+        second = evenly.grpc.channel(target(backend))
+        own = first.unary_unary(UNARY_UNARY)(b"1")
+        other = second.unary_unary(UNARY_UNARY)(b"2")
+        await until(lambda: backend.requests == 2)
+
+        await first.close()
+
+        assert own.cancelled()
+        go_on.set()
+        assert await other == b"2"
+        await second.close()
+
+
+async def test_a_channel_opened_after_the_last_was_closed_starts_anew() -> None:
+    async with plain_backends(1) as [backend]:
+        first = evenly.grpc.channel(target(backend))
+        await first.unary_unary(UNARY_UNARY)(b"")
+        await first.close()
+        async with evenly.grpc.channel(target(backend)) as second:
+            assert await second.unary_unary(UNARY_UNARY)(b"x") == b"x"
+            assert second.service is not first.service
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"config": quick()}, id="config"),
+        pytest.param({"options": (("grpc.keepalive_time_ms", 77_777),)}, id="options"),
+        pytest.param({"compression": grpc.Compression.Gzip}, id="compression"),
+        pytest.param({"observer": Counts()}, id="observer"),
+    ],
+)
+async def test_channels_that_differ_share_nothing(other: dict[str, Any]) -> None:
+    async with (
+        plain_backends(1) as [backend],
+        evenly.grpc.channel(target(backend)) as first,
+        evenly.grpc.channel(target(backend), **other) as second,
+    ):
+        assert first.service is not second.service
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize("wrong", ["static:", "http://x", "dns:///x", "file:relative"])
+def test_a_wrong_target_fails_at_once(wrong: str) -> None:
+    with pytest.raises(ConfigError):
+        evenly.grpc.channel(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"interceptors": [object()]}, id="an interceptor that is none"),
+        pytest.param({"options": [("grpc.max_send_message_length", None)]}, id="an option's value"),
+    ],
+)
+async def test_what_grpc_does_not_take_is_said_by_the_first_call(wrong: dict[str, Any]) -> None:
+    channel = evenly.grpc.channel("static:127.0.0.1:1", **wrong)
+    for _ in range(2):
+        with pytest.raises((TypeError, ValueError)):
+            channel.unary_unary(UNARY_UNARY)(b"")
+    await channel.close()

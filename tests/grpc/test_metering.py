@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from evenly.grpc.metering import Metering
+from evenly.signals.meter import CostMeter
+
+CHEAP = 10_000  # nanoseconds, as meters count
+DEAR = 200_000
+
+
+def request(metering: Metering, nanoseconds: int) -> tuple[bool, float]:
+    """Serve one request; return whether it was metered, and what it was put down at."""
+    meter = metering.next()
+    if meter is not None:
+        meter.loop_nanoseconds = nanoseconds
+    return meter is not None, metering.cpu_seconds(meter)
+
+
+def test_dear_requests_are_always_metered() -> None:
+    learned: list[float] = []
+    metering = Metering(learned.append, is_always_on=False)
+
+    served = [request(metering, DEAR) for _ in range(50)]
+
+    assert all(is_metered for is_metered, _ in served)
+    assert [seconds for _, seconds in served] == [pytest.approx(0.0002)] * 50
+    assert learned == [pytest.approx(0.0002)] * 50
+
+
+def test_cheap_requests_are_metered_now_and_then_and_put_down_at_the_mean() -> None:
+    learned: list[float] = []
+    metering = Metering(learned.append, is_always_on=False, rng=random.Random("metering"))
+    served = [request(metering, CHEAP) for _ in range(4000)]
+
+    # Of 0 to 14 that follow a metered one, 7 on average are skipped: 4000 / 8 = 500 ± 4 · 15.
+    metered = sum(is_metered for is_metered, _ in served)
+    assert metered == pytest.approx(500, abs=60)
+    assert len(learned) == metered
+    # The mean begins at 0, so the first are put down too low; those after it at what they took.
+    assert served[-1][1] == pytest.approx(0.00001)
+
+
+def test_a_method_that_becomes_dear_is_metered_always_again() -> None:
+    metering = Metering(lambda _: None, is_always_on=False)
+    for _ in range(100):
+        request(metering, CHEAP)
+    served = [request(metering, DEAR) for _ in range(100)]
+
+    # At most 14 are skipped before the first is metered; that one is dear, and so are all after it.
+    first = [is_metered for is_metered, _ in served].index(True)
+    assert first <= 14
+    assert all(is_metered for is_metered, _ in served[first:])
+
+
+def test_streams_are_always_metered() -> None:
+    metering = Metering(lambda _: None, is_always_on=True)
+
+    assert all(request(metering, CHEAP)[0] for _ in range(50))
+
+
+def test_each_request_has_a_meter_of_its_own() -> None:
+    metering = Metering(lambda _: None, is_always_on=True)
+    first, second = metering.next(), metering.next()
+
+    assert isinstance(first, CostMeter)
+    assert first is not second

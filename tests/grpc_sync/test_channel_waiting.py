@@ -1,0 +1,255 @@
+"""Requests that cannot be sent at once: no backends yet, no connection yet, probes under way."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+import evenly
+import evenly.grpc.sync
+from evenly.core.client_task import ClientTaskConfig
+from evenly.core.observer import Observer
+from evenly.grpc import ClientConfig
+from tests.grpc_sync.backends import (
+    LONG_SECONDS,
+    WITHOUT_UDP,
+    Anything,
+    Behavior,
+    active,
+    channel_to,
+    code_of,
+    evenly_server,
+    method,
+    plain_backend,
+    wait_until,
+)
+from tests.grpc_sync.told import Told
+
+Channel = evenly.grpc.sync.Channel
+
+
+def blocking(channel: Channel, **options: Anything) -> bytes:
+    response: bytes = channel.unary_unary(method("Echo"))(b"a", **options)
+    return response
+
+
+def as_future(channel: Channel, **options: Anything) -> bytes:
+    response: bytes = channel.unary_unary(method("Echo")).future(b"a", **options).result()
+    return response
+
+
+def as_stream(channel: Channel, **options: Anything) -> bytes:
+    return b"".join(channel.stream_stream(method("Chat"))(iter([b"a"]), **options)).lower()
+
+
+STYLES = pytest.mark.parametrize("style", [blocking, as_future, as_stream])
+Style = Callable[..., bytes]
+
+
+@STYLES
+def test_the_first_requests_wait_for_the_first_list_of_backends(
+    behavior: Behavior, style: Style
+) -> None:
+    discovery = Told()
+    responses: list[bytes] = []
+    with (
+        plain_backend(behavior) as address,
+        evenly.grpc.sync.channel(discovery, config=WITHOUT_UDP) as channel,
+    ):
+        callers = [
+            threading.Thread(target=lambda: responses.append(style(channel))) for _ in range(5)
+        ]
+        for caller in callers:
+            caller.start()
+        assert discovery.is_watched.wait(LONG_SECONDS)
+        assert responses == []
+        discovery.tell(address)
+        for caller in callers:
+            caller.join(LONG_SECONDS)
+        assert active(channel) == 0
+
+    assert responses == [b"a"] * 5
+
+
+@STYLES
+def test_without_backends_a_request_fails_at_once_unless_it_is_patient(
+    behavior: Behavior, style: Style
+) -> None:
+    discovery = Told()
+    discovery.tell()
+    with (
+        plain_backend(behavior) as address,
+        evenly.grpc.sync.channel(discovery, config=WITHOUT_UDP) as channel,
+    ):
+        with pytest.raises(evenly.NoBackend):
+            style(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            style(channel, wait_for_ready=True, timeout=0.05)
+        assert code_of(caught.value) is grpc.StatusCode.DEADLINE_EXCEEDED
+        later = threading.Timer(0.05, discovery.tell, (address,))
+        later.start()
+        assert style(channel, wait_for_ready=True, timeout=LONG_SECONDS) == b"a"
+        assert active(channel) == 0
+        later.join()
+
+
+@STYLES
+def test_a_patient_request_waits_while_all_backends_are_at_their_limit(
+    behavior: Behavior, style: Style
+) -> None:
+    config = dataclasses.replace(WITHOUT_UDP, task=ClientTaskConfig(active_limit=1))
+    responses: list[bytes] = []
+    with plain_backend(behavior) as address, channel_to(address, config=config) as channel:
+        held = channel.unary_unary(method("Hold")).future(b"")
+        assert behavior.held.acquire(timeout=LONG_SECONDS)
+        with pytest.raises(evenly.NoBackend) as caught:
+            style(channel)
+        assert caught.value.retryable
+        callers = [
+            threading.Thread(target=lambda: responses.append(style(channel, wait_for_ready=True)))
+            for _ in range(3)
+        ]
+        for caller in callers:
+            caller.start()
+        wait_until(lambda: channel.start().waiting == 3, "three that wait")
+        behavior.release.set()
+        for caller in callers:
+            caller.join(LONG_SECONDS)
+        assert held.result(LONG_SECONDS) == b""
+        assert active(channel) == 0
+        assert channel.start().waiting == 0
+
+    assert responses == [b"a"] * 3
+
+
+def silent_address() -> tuple[socket.socket, str]:
+    """Listen, and accept nobody: a connect stands, and gRPC's greeting is never answered."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    return listening, f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@STYLES
+def test_the_deadline_holds_while_the_connection_is_being_made(style: Style) -> None:
+    listening, address = silent_address()
+    with listening, evenly.grpc.sync.channel(f"static:{address}", config=WITHOUT_UDP) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            style(channel, timeout=0.1)
+        assert code_of(caught.value) is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "local" in str(caught.value)
+        wait_until(lambda: active(channel) == 0)
+
+
+@STYLES
+def test_a_connection_that_cannot_be_had_is_had_elsewhere(behavior: Behavior, style: Style) -> None:
+    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=0.1)
+    listening, silent = silent_address()
+    with (
+        listening,
+        plain_backend(behavior) as address,
+        evenly.grpc.sync.channel(f"static:{silent},{address}", config=config) as channel,
+    ):
+        # Whichever is picked first, before anybody knows.
+        assert [style(channel, timeout=LONG_SECONDS) for _ in range(4)] == [b"a"] * 4
+        assert active(channel) == 0
+
+
+def test_nobody_to_connect_to_says_that_nothing_was_sent() -> None:
+    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=0.1)
+    listening, silent = silent_address()
+    with listening, evenly.grpc.sync.channel(f"static:{silent}", config=config) as channel:
+        with pytest.raises(evenly.NoBackend) as caught:
+            blocking(channel)
+        assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
+        assert active(channel) == 0
+
+
+def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> None:
+    listening, address = silent_address()
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            blocking(channel)
+        except grpc.RpcError as error:
+            ended.append(error)
+
+    with listening:
+        with evenly.grpc.sync.channel(f"static:{address}", config=WITHOUT_UDP) as channel:
+            service = channel.start()
+            future = channel.unary_unary(method("Echo")).future(b"")
+            wait_until(lambda: active(channel) == 1, "an attempt that waits for its connection")
+            assert future.cancel()
+            assert active(channel) == 0
+            stream = channel.unary_stream(method("Count"))(b"")
+            wait_until(lambda: active(channel) == 1)
+            del stream
+            wait_until(lambda: active(channel) == 0, "the dropped one")
+            interrupter = threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,))
+            interrupter.start()
+            with pytest.raises(KeyboardInterrupt):
+                blocking(channel)
+            interrupter.join()
+            assert active(channel) == 0
+            waiter = threading.Thread(target=wait)
+            waiter.start()
+            wait_until(lambda: active(channel) == 1)
+        waiter.join(LONG_SECONDS)
+        assert [code_of(error) for error in ended] == [grpc.StatusCode.CANCELLED]
+        assert service.turns == set()
+        assert service.snapshot().active == 0
+
+
+class Asked(Observer):
+    def __init__(self) -> None:
+        self.questions = 0
+
+    def asked(self, count: int) -> None:
+        self.questions += 1
+
+
+@STYLES
+def test_a_request_that_asks_first_is_sent_when_probes_are_answered(
+    behavior: Behavior, style: Style
+) -> None:
+    asked = Asked()
+    with (
+        evenly_server(behavior) as (one, address),
+        evenly_server(behavior) as (two, other_address),
+        channel_to(address, other_address, config=ClientConfig(), observer=asked) as channel,
+    ):
+        wait_until(lambda: len(channel.start().connections) == 2)
+        for _ in range(20):
+            assert style(channel, timeout=LONG_SECONDS) == b"a"
+        assert asked.questions > 0
+        answered = sum(server.runtime.snapshot().probe.answered for server in (one, two))
+        assert answered > 0
+        assert active(channel) == 0
+        assert channel.start().turns == set()
+
+
+def test_channel_ready_future_and_subscribe_tell_the_state(behavior: Behavior) -> None:
+    states: list[grpc.ChannelConnectivity] = []
+    channel = evenly.grpc.sync.channel("static:127.0.0.1:1", config=WITHOUT_UDP)
+    channel.subscribe(states.append, try_to_connect=True)
+    wait_until(lambda: states)
+    assert grpc.ChannelConnectivity.READY not in states
+    with pytest.raises(grpc.FutureTimeoutError):
+        grpc.channel_ready_future(channel).result(timeout=0.1)
+    channel.unsubscribe(states.append)
+    channel.close()
+    with plain_backend(behavior) as address:
+        channel = evenly.grpc.sync.channel(f"static:{address}", config=WITHOUT_UDP)
+        channel.subscribe(states.append, try_to_connect=True)
+        wait_until(lambda: states[-1] is grpc.ChannelConnectivity.READY)
+        channel.unsubscribe(states.append)
+        channel.close()
+    seen = len(states)
+    time.sleep(0.05)
+    assert len(states) == seen

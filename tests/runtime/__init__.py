@@ -1,0 +1,1 @@
+"""What runs the façades on an event loop, whatever the transport."""

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from evenly.core.backend_task import Admission, BackendTaskConfig
+from evenly.core.overload.utilization_config import UtilizationConfig, default_signals
+from evenly.core.request import Outcome, Reason, Rejection, Request
+from evenly.errors import ConfigError
+from evenly.probe.config import ProbeConfig
+from evenly.runtime.backend import BackendConfig, BackendRuntime
+from evenly.wire import datagram
+
+SOON = 10.0  # Nothing here takes so long, unless it hangs.
+NO_WAIT = BackendTaskConfig(quiet_seconds=0.0, drain_seconds=60.0)
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[BackendRuntime]:
+    made = BackendRuntime(BackendConfig(task=NO_WAIT))
+    made.start(asyncio.get_running_loop())
+    yield made
+    made.stop()
+
+
+def admitted(runtime: BackendRuntime) -> Admission:
+    answer = runtime.admit(Request())
+    assert isinstance(answer, Admission)
+    return answer
+
+
+def is_timing(runtime: BackendRuntime) -> bool:
+    return runtime.readings.is_timing
+
+
+async def test_a_request_is_active_from_its_admission_to_its_end(runtime: BackendRuntime) -> None:
+    first, second = admitted(runtime), admitted(runtime)
+    assert (runtime.active, runtime.snapshot().task.active) == (2, 2)
+
+    runtime.finish(first, Outcome.OK, 0.001)
+    runtime.pass_on(second, 0.001)
+
+    assert (runtime.active, runtime.snapshot().task.active, runtime.ended) == (0, 0, 2)
+
+
+async def test_a_refused_request_is_not_active(runtime: BackendRuntime) -> None:
+    answer = runtime.admit(Request(deadline_at=time.monotonic() - 1.0))
+
+    assert isinstance(answer, Rejection)
+    assert answer.reason is Reason.EXPIRED
+    assert runtime.active == 0
+
+
+async def test_a_burst_shows_before_its_first_request_has_ended(runtime: BackendRuntime) -> None:
+    for _ in range(20):
+        admitted(runtime)
+    assert runtime.gate.try_enter()
+    waiting = [asyncio.ensure_future(runtime.wait_for_turn()) for _ in range(19)]
+    for _ in range(2):
+        await asyncio.sleep(0)
+
+    # The first holds the gate for a slice of unknown length; nobody has ended yet.
+    assert runtime.snapshot().waiting == 19
+    assert runtime.task.report().runnable == 19.0
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert runtime.snapshot().waiting == 0
+
+
+async def test_a_report_has_the_queue_of_now(runtime: BackendRuntime) -> None:
+    runtime.task.record_signal("runnable", 7.0)
+    runtime.readings._shown_runnable = 7.0
+
+    assert runtime.report().runnable == 0.0
+
+
+async def test_the_loop_is_timed_while_there_are_requests_and_only_then(
+    runtime: BackendRuntime,
+) -> None:
+    assert not is_timing(runtime)
+    admission = admitted(runtime)
+    assert is_timing(runtime)
+
+    runtime.finish(admission, Outcome.OK, 0.001)
+    async with asyncio.timeout(SOON):
+        while is_timing(runtime):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_blocked_loop_is_runnable_requests(runtime: BackendRuntime) -> None:
+    for _ in range(4):
+        admitted(runtime)
+    runtime.measured(0.01)
+    assert runtime.readings.mean_cost_seconds() == 0.01
+    await asyncio.sleep(0.05)
+    time.sleep(0.2)  # a handler that blocks
+
+    # At least 0.1 s of lag at 0.01 s a request, but no more than are active.
+    assert runtime.report().runnable == 4.0
+
+
+async def test_mean_cost_is_the_loops_time_where_handlers_take_little() -> None:
+    seconds = 0.0
+    runtime = BackendRuntime(thread_clock=lambda: seconds)
+    runtime.start(asyncio.get_running_loop())
+    runtime.measured(0.000005)
+    assert runtime.readings.mean_cost_seconds() == 0.000005
+
+    for _ in range(100):
+        runtime.finish(admitted(runtime), Outcome.OK, 0.000005)
+    seconds = 0.02
+    for _ in range(5):  # as many ticks as there are in a second
+        runtime.readings._tick()
+
+    # 0.02 s of the loop's thread over 100 requests.
+    assert runtime.readings.mean_cost_seconds() == pytest.approx(0.0002)
+    runtime.stop()
+
+
+async def test_a_few_requests_do_not_pay_for_what_the_loop_does_by_itself() -> None:
+    seconds = 0.0
+    runtime = BackendRuntime(thread_clock=lambda: seconds)
+    runtime.start(asyncio.get_running_loop())
+    runtime.measured(0.001)
+    for _ in range(19):
+        runtime.finish(admitted(runtime), Outcome.OK, 0.001)
+    seconds = 1.0
+    for _ in range(5):
+        runtime.readings._tick()
+
+    assert runtime.readings.mean_cost_seconds() == 0.001
+    runtime.stop()
+
+
+async def test_a_full_loop_is_full_however_many_cores_are_idle() -> None:
+    now = 0.0
+    runtime = BackendRuntime(thread_clock=lambda: now)
+    loop = asyncio.get_running_loop()
+    runtime.start(loop)
+    now = 1_000_000.0  # The thread has used more CPU than there was time: certainly all of it.
+    await asyncio.sleep(0.01)
+    runtime.readings._read_cpu()
+
+    assert runtime.report().utilization > 1.0
+    runtime.stop()
+
+
+async def test_signals_that_a_config_leaves_out_are_not_recorded() -> None:
+    signals = {"memory": default_signals()["memory"]}
+    task = BackendTaskConfig(utilization=UtilizationConfig(signals=signals))
+    runtime = BackendRuntime(BackendConfig(task=task))
+    runtime.start(asyncio.get_running_loop())
+    runtime.finish(admitted(runtime), Outcome.OK, 0.001)
+    for _ in range(5):
+        runtime.readings._tick()
+    runtime.report()
+    runtime.stop()
+
+    assert runtime.snapshot().task.utilization.signals["memory"].value is not None
+
+
+async def test_it_starts_as_a_lame_duck_and_tells_observers_of_each_change(
+    runtime: BackendRuntime,
+) -> None:
+    heard: list[bool] = []
+    runtime.on_state(heard.append)
+    states = [runtime.is_lame_duck]
+
+    assert runtime.announce_healthy()
+    assert runtime.announce_healthy()
+    states.append(runtime.is_lame_duck)
+    runtime.enter_lame_duck()
+    runtime.enter_lame_duck()
+    assert not runtime.announce_healthy()
+
+    states.append(runtime.is_lame_duck)
+    assert heard == [False, True]
+    assert states == [True, False, True]
+
+
+async def test_drained_waits_for_the_last_request(runtime: BackendRuntime) -> None:
+    runtime.announce_healthy()
+    first, second = admitted(runtime), admitted(runtime)
+    drained = asyncio.ensure_future(runtime.drained())
+    await asyncio.sleep(0.01)
+    runtime.enter_lame_duck()
+    runtime.finish(first, Outcome.OK)
+    await asyncio.sleep(0.01)
+    assert not drained.done()
+
+    runtime.finish(second, Outcome.OK)
+    await asyncio.wait_for(drained, SOON)
+
+
+async def test_drained_waits_on_while_the_shutdown_has_not_begun(runtime: BackendRuntime) -> None:
+    drained = asyncio.ensure_future(runtime.drained())
+    runtime.finish(admitted(runtime), Outcome.OK)
+    await asyncio.sleep(0.01)
+    assert not drained.done()
+
+    runtime.enter_lame_duck()
+    await asyncio.wait_for(drained, SOON)
+
+
+async def test_drained_hears_of_a_request_that_ends_in_another_thread(
+    runtime: BackendRuntime,
+) -> None:
+    admission = admitted(runtime)
+    runtime.enter_lame_duck()
+    drained = asyncio.ensure_future(runtime.drained())
+    await asyncio.sleep(0.01)
+
+    thread = threading.Thread(target=runtime.finish, args=(admission, Outcome.OK, 0.001))
+    thread.start()
+    await asyncio.wait_for(drained, SOON)
+    thread.join()
+
+
+async def test_time_up_drains_too() -> None:
+    task = BackendTaskConfig(drain_seconds=0.05, quiet_seconds=0.0)
+    runtime = BackendRuntime(BackendConfig(task=task))
+    runtime.start(asyncio.get_running_loop())
+    admitted(runtime)
+    runtime.enter_lame_duck()
+
+    await asyncio.wait_for(runtime.drained(), SOON)
+    assert runtime.active == 1
+    runtime.stop()
+
+
+async def ask(port: int) -> tuple[datagram.Kind, int, object]:
+    """Probe, as a client would."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(sock, ("127.0.0.1", port))
+        await loop.sock_sendall(sock, datagram.question(7, None))
+        data = await asyncio.wait_for(loop.sock_recv(sock, 1024), SOON)
+    parsed = datagram.parse_answer(data, None)
+    assert parsed is not None
+    return parsed
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+async def test_probes_are_answered_at_the_number_of_the_service(runtime: BackendRuntime) -> None:
+    port = free_port()
+
+    assert runtime.bind_probe("127.0.0.1", port) == port
+    assert runtime.report().probe_port is None
+    kind, nonce, report = await ask(port)
+    assert (kind, nonce) == (datagram.Kind.ANSWER, 7)
+    assert report.boot == runtime.report().boot  # type: ignore[attr-defined]
+
+
+async def test_a_port_that_is_taken_is_replaced_by_another_and_announced(
+    runtime: BackendRuntime,
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        other = runtime.bind_probe("127.0.0.1", port)
+
+    assert other is not None
+    assert other != port
+    assert runtime.report().probe_port == other
+    assert (await ask(other))[1] == 7
+
+
+async def test_a_second_address_is_told_the_port_of_the_first(runtime: BackendRuntime) -> None:
+    first = runtime.bind_probe("127.0.0.1", free_port())
+    second = runtime.bind_probe("127.0.0.1", free_port())
+
+    assert first == second == runtime.report().probe_port
+
+
+async def test_without_udp_it_says_so_once_and_goes_on(
+    runtime: BackendRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="evenly.runtime"):
+        assert runtime.bind_probe("192.0.2.1", 1) is None  # an address of nobody
+        assert runtime.bind_probe("192.0.2.1", 2) is None
+
+    assert [record.message[:18] for record in caplog.records] == ["no probes by UDP, "]
+    assert runtime.report().probe_port is None
+
+
+async def test_probes_can_be_turned_off() -> None:
+    runtime = BackendRuntime(BackendConfig(probe=ProbeConfig(is_on=False)))
+    assert runtime.bind_probe("127.0.0.1", free_port()) is None
+    runtime.stop()
+
+
+async def test_stopping_leaves_nothing_in_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    runtime = BackendRuntime()
+    runtime.start(loop)
+    runtime.start(loop)
+    port = runtime.bind_probe("127.0.0.1", 0)
+    assert port is not None
+    admitted(runtime)
+    runtime.stop()
+    runtime.stop()
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", port))  # It is free again.
+    handles = [handle for handle in loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
+    assert not handles
+
+
+async def test_many_threads_may_admit_and_finish(runtime: BackendRuntime) -> None:
+    def work() -> None:
+        for _ in range(300):
+            answer = runtime.admit(Request())
+            runtime.should_degrade()
+            if isinstance(answer, Admission):
+                runtime.finish(answer, Outcome.OK, 0.00001)
+            runtime.report()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        await asyncio.sleep(0.005)
+
+    assert (runtime.active, runtime.snapshot().task.active) == (0, 0)
+    assert runtime.ended == 4 * 300
+
+
+def test_cores_are_those_that_one_event_loop_can_use() -> None:
+    assert BackendRuntime().task._config.cores <= 1.0
+    config = BackendConfig(task=BackendTaskConfig(cores=4.0))
+    assert BackendRuntime(config).task._config.cores == 4.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("trusted_networks", ("not a network",)),
+        ("trusted_networks", "10.0.0.0/8"),
+        ("orca", "sometimes"),
+        ("orca_least_seconds", float("nan")),
+        ("orca_least_seconds", 0.0),
+    ],
+)
+def test_a_wrong_config_is_refused(field: str, value: object) -> None:
+    with pytest.raises(ConfigError):
+        BackendConfig(**{field: value})  # type: ignore[arg-type]
