@@ -21,7 +21,7 @@ from evenly.grpc.serve import serve
 from evenly.grpc.server import server
 from evenly.runtime.backend import BackendConfig
 
-PATIENT = BackendConfig(task=BackendTaskConfig(quiet_seconds=0.3, drain_seconds=60.0))
+PATIENT = BackendConfig(task=BackendTaskConfig(quiet_seconds=1.0, drain_seconds=60.0))
 HASTY = BackendConfig(task=BackendTaskConfig(drain_seconds=0.0))
 
 

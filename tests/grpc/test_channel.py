@@ -320,6 +320,16 @@ async def test_nothing_runs_after_it_was_closed() -> None:
             assert left == set()
 
 
+async def test_nothing_runs_after_a_channel_without_backends_was_closed() -> None:
+    before = asyncio.all_tasks()
+    channel = evenly.grpc.channel(Listed(), config=quick())
+    channel.get_state(try_to_connect=True)
+    await asyncio.sleep(0)
+    await channel.close()
+
+    assert asyncio.all_tasks() == before
+
+
 async def test_a_channel_that_is_dropped_closes() -> None:
     async with plain_backends(1) as [backend]:
         channel = evenly.grpc.channel(target(backend), config=quick())

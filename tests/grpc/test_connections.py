@@ -223,6 +223,24 @@ async def test_a_peer_that_accepts_and_says_nothing_is_given_up() -> None:
             await settled(channel)
 
 
+async def test_what_waits_for_a_connection_goes_elsewhere_when_another_stands() -> None:
+    config = quick(connect_seconds=3600.0, patience_seconds=0.05)
+    async with silent_listener() as silent, plain_backends(1) as [backend]:
+        listed = Listed(silent)
+        async with evenly.grpc.channel(listed, config=config) as channel:
+            calls = [begin(channel, kind) for kind in KINDS]
+            await until(lambda: channel.snapshot().active == 4)
+            await asyncio.sleep(0.2)  # Nobody else is there: it waits on.
+            assert not any(call.done() for call in calls)
+            listed.say(silent, backend)
+
+            await asyncio.gather(*[answer(call) for call in calls])
+
+            assert {call.backend for call in calls} == {backend.address}
+            assert {call.attempts for call in calls} == {1}
+            await settled(channel)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_deadline_passes_while_the_connection_is_waited_for(kind: str) -> None:
     async with (
@@ -466,6 +484,8 @@ async def test_a_connection_that_was_replaced_lets_its_calls_end() -> None:
         go_on.set()
         assert (await old_call, await new_call) == (b"old", b"new")
         await until(lambda: old.is_closed)
+        assert old.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+        assert new.channel.get_state() is READY
         await settled(channel)
 
 

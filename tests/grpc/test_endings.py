@@ -115,9 +115,11 @@ async def test_statuses_are_counted_as_clients_count_them(code: Any, outcome: Ou
 async def test_the_response_of_a_failure_need_not_be_one() -> None:
     async def fail(request: bytes, context: Any) -> None:
         context.set_code(Code.NOT_FOUND)
+        context.set_details("gone")
 
     async with served({"Do": uu(fail, response_serializer=bytes.fromhex)}) as backend:
-        assert (await failure(unary(backend.channel, "Do")(b""))).code() is Code.NOT_FOUND
+        error = await failure(unary(backend.channel, "Do")(b""))
+        assert (error.code(), error.details()) == (Code.NOT_FOUND, "gone")
         assert await backend.outcome() is Outcome.OK
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evenly.core.claim import Trust
 from evenly.core.criticality import Criticality
-from evenly.grpc.incoming import READ_METADATA, Incoming
+from evenly.grpc.incoming import Incoming
 
 NEAR = "ipv4:127.0.0.1:1234"
 FAR = "ipv4:203.0.113.7:1234"
@@ -109,14 +109,6 @@ def test_what_remains_of_the_deadline_is_an_instant_of_the_monotonic_clock(
 
     assert deadline_at is not None
     assert before + 5.0 <= deadline_at <= after + 5.0
-
-
-def test_metadata_that_grpc_has_read_already_is_not_read_again(incoming: Incoming) -> None:
-    token = READ_METADATA.set((("evenly-criticality", "SHEDDABLE"),))
-    try:
-        assert incoming.read(Context())[0].criticality is Criticality.SHEDDABLE
-    finally:
-        READ_METADATA.reset(token)
 
 
 def test_what_is_remembered_is_bounded(incoming: Incoming) -> None:

@@ -101,8 +101,7 @@ async def test_attached_it_serves_health_load_and_probes_and_bypasses_admission(
     async with guarded() as backend:
         stub = health_pb2_grpc.HealthStub(backend.channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service=SERVICE))
-        assert (await asyncio.wait_for(watch.read(), SOON)).status == NOT_SERVING
-        backend.guard.announce_healthy()
+        # The question itself makes it healthy: whoever waits for this answer sends nothing before.
         assert (await asyncio.wait_for(watch.read(), SOON)).status == SERVING
         await press(backend.guard.runtime, 9.0)
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status == SERVING
@@ -110,6 +109,17 @@ async def test_attached_it_serves_health_load_and_probes_and_bypasses_admission(
         backend.guard.runtime.enter_lame_duck()
         assert (await asyncio.wait_for(watch.read(), SOON)).status == NOT_SERVING
     assert not backend.ledger.admitted
+
+
+async def test_it_can_be_a_lame_duck_until_it_is_announced() -> None:
+    async with guarded() as backend:
+        backend.guard.starts_as_lame_duck = True
+        stub = health_pb2_grpc.HealthStub(backend.channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest())
+        assert (await asyncio.wait_for(watch.read(), SOON)).status == NOT_SERVING
+        assert await unary(backend.channel, "Do")(b"x") == b"X"
+        backend.guard.announce_healthy()
+        assert (await asyncio.wait_for(watch.read(), SOON)).status == SERVING
 
 
 async def test_without_more_the_first_request_makes_it_healthy() -> None:

@@ -103,7 +103,8 @@ def test_a_channel_that_nobody_has_any_more_is_closed(behavior: Behavior) -> Non
 
 
 PROGRAM = """
-import os, sys, threading
+import atexit, os, sys, threading
+atexit.register(lambda: channel.close())  # After evenly's own, which is registered later.
 import evenly.grpc.sync
 
 channel = evenly.grpc.sync.channel("static:" + sys.argv[1])

@@ -156,7 +156,7 @@ class EchoOnce:
         self.handler = grpc.unary_unary_rpc_method_handler(behavior.echo)
 
 
-def test_what_grpc_refuses_for_its_own_limit_leaves_nothing_active(behavior: Behavior) -> None:
+def test_what_is_beyond_the_limit_is_refused_and_leaves_nothing_active(behavior: Behavior) -> None:
     with (
         evenly_server(behavior, maximum_concurrent_rpcs=1) as (server, address),
         grpc.insecure_channel(address) as channel,
@@ -166,10 +166,10 @@ def test_what_grpc_refuses_for_its_own_limit_leaves_nothing_active(behavior: Beh
         for metadata in ((), (("evenly-customer", "indexer"),)):
             with pytest.raises(grpc.RpcError) as caught:
                 channel.unary_unary(method("Echo"))(b"", metadata=metadata)
-            assert code_of(caught.value) is grpc.StatusCode.RESOURCE_EXHAUSTED
+            # Not gRPC's RESOURCE_EXHAUSTED: another backend may have room.
+            assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
         behavior.release.set()
         held.result(LONG_SECONDS)
-        # The last one is noticed when the next arrives.
         wait_until(lambda: server.runtime.snapshot().task.active == 0)
         assert channel.unary_unary(method("Echo"))(b"a") == b"a"
         wait_until(lambda: is_idle(server))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
@@ -90,12 +91,15 @@ class Requests:
 
     def __init__(self, runtime: ClientRuntime) -> None:
         self.runtime = runtime
+        self.settles = False
         self.ended: list[tuple[str, Attempt | Rejection]] = []
         self.waiting: dict[str, Waiting] = {}
 
     def begin(self, name: str, *, is_patient: bool = False) -> None:
         def go_on(answer: Attempt | Rejection) -> None:
             self.ended.append((name, answer))
+            if self.settles:
+                self.runtime.settled()
 
         answer = self.runtime.begin(Request(), go_on, is_patient=is_patient)
         if isinstance(answer, Waiting):
@@ -223,6 +227,26 @@ async def test_at_the_limit_the_patient_go_on_one_by_one_in_their_order() -> Non
         assert requests.names[2:] == ["b", "c", "d"]
 
 
+async def test_nobody_overtakes_who_waits_and_who_came_first_waits_first() -> None:
+    config = configured(active_limit=1)
+    async with started(Listed([A]), config) as (runtime, _, requests):
+        await until(lambda: healthy(runtime) == 1)
+        requests.begin("a", is_patient=True)
+        requests.begin("b", is_patient=True)
+        attempt = requests.answer("a")
+        assert isinstance(attempt, Attempt)
+        attempt.finish(Outcome.OK)  # There is a place, and b has not been told.
+        requests.begin("c", is_patient=True)
+        assert requests.names == ["a"]
+        requests.begin("d", is_patient=True)
+        runtime.park_first(requests.waiting["d"])  # It had been begun before, and came to nothing.
+        runtime.settled()
+
+        for name in ("d", "b", "c"):
+            assert requests.names[-1] == name
+            requests.finish(name)
+
+
 async def test_who_gives_up_is_forgotten_and_holds_up_nobody() -> None:
     config = configured(active_limit=1)
     async with started(Listed([A]), config) as (runtime, _, requests):
@@ -241,6 +265,7 @@ async def test_who_gives_up_is_forgotten_and_holds_up_nobody() -> None:
 async def test_more_can_wait_than_python_can_nest() -> None:
     discovery = Listed()
     async with started(discovery, configured(active_limit=10_000)) as (_, _, requests):
+        requests.settles = True  # As a transport does that has to open a connection first.
         for number in range(3000):
             requests.begin(str(number), is_patient=number % 2 == 0)
         discovery.say(A, B)
@@ -354,6 +379,23 @@ async def test_without_probes_nobody_waits_for_answers() -> None:
         assert runtime.task.snapshot().policy == "weighted_least_loaded"
 
 
+async def test_without_probes_a_question_is_not_waited_for() -> None:
+    """A throttle asks too, whatever the policy."""
+    config = configured(ask_seconds=10.0, is_probing=False)
+    async with started(Listed([A, B]), config) as (runtime, _, _requests):
+        await until(lambda: healthy(runtime) == 2)
+        gone_on: list[Attempt | Rejection] = []
+        views = list(runtime.task._membership.views)
+        ask = runtime.task._ask(runtime.task._resume, Request(), views, time.monotonic())
+
+        waiting = runtime.ask(ask, gone_on.append)
+
+        assert not waiting.is_over  # Never from within.
+        async with asyncio.timeout(9):
+            await until(lambda: gone_on)
+        assert isinstance(gone_on[0], Attempt)
+
+
 async def test_a_patient_request_that_asked_waits_on_where_nobody_is_free() -> None:
     with silent_backend() as first, silent_backend() as second:
         config = configured(policy="probing", ask_seconds=0.02, active_limit=1)
@@ -432,6 +474,8 @@ async def test_nothing_is_timed_after_it_stopped() -> None:
         await asyncio.sleep(0.1)
 
         assert (len(transport.connects), len(transport.checks)) == seen
+        assert runtime._timer is not None
+        assert runtime._timer.cancelled()
         assert not [task for task in asyncio.all_tasks() if "_watch" in repr(task)]
 
 
@@ -518,6 +562,7 @@ async def test_what_a_stranger_says_changes_nothing() -> None:
     [
         {"connect_seconds": 0.0},
         {"connect_seconds": float("nan")},
+        {"patience_seconds": 0.0},
         {"discovery_seconds": -1.0},
         {"discovery_seconds": float("nan")},
         {"idempotent_methods": "/a/B"},

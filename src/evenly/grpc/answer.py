@@ -20,10 +20,12 @@ from evenly.runtime.backend import BackendRuntime
 from evenly.wire import load_header, orca
 from evenly.wire.metadata import DEGRADED, rejection_to_grpc
 
-__all__ = ["Entries", "Trailers", "is_refusal", "outcome_of_status", "refusal"]
+__all__ = ["Entries", "Trailers", "is_refusal", "outcome_of_status", "passed_on", "refusal"]
 
 Entries = tuple[tuple[str, str | bytes], ...]
 _Code = grpc.StatusCode
+# Each layer adds its own words, and at 8 KiB gRPC drops the status with what it carries.
+_BELOW_MOST: Final = 200
 
 _STATUS: Final = {
     Reason.EXPIRED: _Code.DEADLINE_EXCEEDED,
@@ -77,6 +79,11 @@ def refusal(rejection: Rejection, request: Request) -> tuple[grpc.StatusCode, st
     return _STATUS[rejection.reason], details
 
 
+def passed_on(details: str, error: BaseException) -> str:
+    """Return the message of a refusal that came from below."""
+    return f"{details} (from below: {str(error)[:_BELOW_MOST]})"
+
+
 @final
 class Trailers:
     """Make the trailing metadata that a response of this backend carries.
@@ -85,7 +92,7 @@ class Trailers:
     whose requests take longer than this makes one for each.  A change of state shows at once.
     """
 
-    def __init__(self, runtime: BackendRuntime, *, fresh_seconds: float = 0.005) -> None:
+    def __init__(self, runtime: BackendRuntime, *, fresh_seconds: float = 0.01) -> None:
         self._runtime = runtime
         self._orca = runtime.config.orca
         self._fresh_seconds = fresh_seconds

@@ -23,7 +23,6 @@ import grpc.aio
 
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.grpc.handlers import HandlerWrapper
-from evenly.grpc.incoming import READ_METADATA
 from evenly.grpc.services import Health, Orca, is_exempt
 from evenly.runtime.backend import BackendConfig, BackendRuntime
 
@@ -60,7 +59,6 @@ class Interceptor(grpc.aio.ServerInterceptor):
                 self.announce_healthy()
         if handler is None or is_exempt(handler_call_details.method):
             return handler
-        READ_METADATA.set(handler_call_details.invocation_metadata)
         return self.wrapper.wrap(handler)
 
     def attach(

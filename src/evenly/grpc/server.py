@@ -12,7 +12,6 @@ import grpc.aio
 
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.grpc.handlers import HandlerWrapper
-from evenly.grpc.incoming import READ_METADATA
 from evenly.grpc.interceptor import Interceptor, split_address
 from evenly.grpc.services import HEALTH_SERVICE, is_exempt
 from evenly.runtime.backend import BackendConfig, BackendRuntime
@@ -49,16 +48,15 @@ class _WrappedGenericHandler(grpc.ServiceRpcHandler):
         """Return the handler of a method, wrapped."""
         method = handler_call_details.method
         known = self._known.get(method)
-        if known is None:
-            known = self._inner.service(handler_call_details)
-            if known is not None and not is_exempt(method):
-                known = self._wrap(known)
-                if type(self._inner) is _Dictionary:
-                    self._known[method] = known
         if known is not None:
-            # What gRPC has read already need not be read again when the request is admitted.
-            READ_METADATA.set(handler_call_details.invocation_metadata)
-        return known
+            return known
+        handler = self._inner.service(handler_call_details)
+        if handler is None or is_exempt(method):
+            return handler
+        wrapped = self._wrap(handler)
+        if type(self._inner) is _Dictionary:
+            self._known[method] = wrapped
+        return wrapped
 
 
 @final

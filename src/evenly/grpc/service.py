@@ -24,7 +24,7 @@ from evenly.grpc.target import authority_of, grpc_target
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
 
-__all__ = ["Options", "Service", "drop", "release", "share"]
+__all__ = ["Options", "Service", "channel_options", "drop", "release", "share"]
 
 Options = Sequence[tuple[str, Any]]
 
@@ -40,6 +40,13 @@ _DEFAULTS: Options = (
     ("grpc.keepalive_time_ms", 310_000),
     ("grpc.keepalive_timeout_ms", 10_000),
 )
+
+
+def channel_options(target: str | Discovery, options: Options) -> Options:
+    """Return what each channel to one backend of this service is told: ours, and the user's."""
+    authority = authority_of(target) if isinstance(target, str) else None
+    named = () if authority is None else (("grpc.default_authority", authority),)
+    return (*_DEFAULTS, *named, *options, *_OURS)
 
 
 @final
@@ -64,9 +71,7 @@ class Service:
         self._credentials = credentials
         self._compression = compression
         self._interceptors = interceptors
-        authority = authority_of(target) if isinstance(target, str) else None
-        named = () if authority is None else (("grpc.default_authority", authority),)
-        self._options = (*_DEFAULTS, *named, *options, *_OURS)
+        self._options = channel_options(target, options)
         self._check_seconds = config.task.membership.health.check_seconds
         self._leaving: list[Connection] = []
         self.users = 0

@@ -41,17 +41,21 @@ class Background:
         """Whether this is the loop's thread, which must not wait for itself."""
         return threading.current_thread() is self._thread
 
-    def soon(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call `function` on the loop's thread; never, if that has ended."""
+    def soon(self, function: Callable[..., object], *arguments: object) -> bool:
+        """Call `function` on the loop's thread; return False if that has ended."""
         try:
             # In an empty context: the one that is current may belong to a request.
             self.loop.call_soon_threadsafe(function, *arguments, context=Context())
         except RuntimeError:
-            return
+            return False
+        return True
 
     def run(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call `function` on the loop's thread, and return what it returns."""
-        if self.is_here:
+        """Call `function` on the loop's thread, and return what it returns.
+
+        Where that has ended, because the process is going, call it here: nobody else does.
+        """
+        if self.is_here or self.loop.is_closed():
             return function(*args, **kwargs)
         future: Future[R] = Future()
 
@@ -61,7 +65,8 @@ class Background:
             except BaseException as error:  # noqa: BLE001 -- it is raised where it was asked for
                 future.set_exception(error)
 
-        self.soon(call)
+        if not self.soon(call):
+            call()
         return future.result()
 
     def end(self, seconds: float = _END_SECONDS) -> None:

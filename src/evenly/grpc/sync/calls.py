@@ -13,6 +13,7 @@ from evenly.grpc.sync.call import AnyCall, Sending
 from evenly.grpc.sync.connection import Connection
 from evenly.grpc.sync.errors import Unsent
 from evenly.grpc.sync.request_stream import RequestStream
+from evenly.grpc.sync.status import Sent
 
 if TYPE_CHECKING:
     from evenly.grpc.sync.method import CallOptions, Method
@@ -73,19 +74,19 @@ class _StreamResponse(AnyCall):
 
     def __next__(self) -> Any:  # noqa: ANN401 -- whatever the stub returns
         while True:
-            sending = self._sent()
+            sending = self._wait_for_sent()
             if sending is None:
                 raise self._failure() or StopIteration
             try:
                 return self._read(sending) if self._is_replayable else next(sending.inner)
             except (StopIteration, grpc.RpcError):
                 # gRPC says so here before it does in the callback, which decides what follows.
-                self._wait_for(lambda: self._is_over or self._sending is not sending)  # noqa: B023
-                if self._sending is sending:
+                self._wait_for(lambda: self._is_over or self._sent is not sending)  # noqa: B023
+                if self._sent is sending:
                     raise (self._failure() or StopIteration) from None
                 # The attempt failed, and is made again.
 
-    def _read(self, sending: Sending) -> Any:  # noqa: ANN401 -- whatever the stub returns
+    def _read(self, sending: Sent) -> Any:  # noqa: ANN401 -- whatever the stub returns
         """Read what may be the first message: with it the call is not sent again.
 
         The end of the call may arrive right behind it, in a thread of gRPC's, which does not know

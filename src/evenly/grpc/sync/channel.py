@@ -18,7 +18,8 @@ from evenly.discovery.target import Discovery, from_target
 from evenly.grpc.service import Options
 from evenly.grpc.sync.call import AnyCall
 from evenly.grpc.sync.multicallable import StreamStream, StreamUnary, UnaryStream, UnaryUnary
-from evenly.grpc.sync.service import Service, drop, release, share
+from evenly.grpc.sync.service import Service
+from evenly.grpc.sync.sharing import drop, release, share
 from evenly.grpc.sync.subscribers import Subscribers
 from evenly.runtime.client_config import ClientConfig
 

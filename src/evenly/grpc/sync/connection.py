@@ -97,7 +97,8 @@ class Connection:
         self._owner = owner
         self._check_seconds = check_seconds
         self._parked: list[Parked] = []
-        self._checks = 0
+        self.checks = 0
+        """How often its backend was asked whether it serves."""
         self._watch_call: Any = None
         self._closing_lock = threading.Lock()
         self._is_closed = False
@@ -123,8 +124,8 @@ class Connection:
             return
         call = self.channel.unary_unary(_CHECK).future(_EVERYTHING, timeout=self._check_seconds)
         call.add_done_callback(self._checked)
-        self._checks += 1
-        if self._checks == _CHECKS_BEFORE_WATCH:
+        self.checks += 1
+        if self.checks == _CHECKS_BEFORE_WATCH:
             self._watch_call = self.channel.unary_stream(_WATCH)(_EVERYTHING)
             thread = threading.Thread(
                 target=self._watch, args=(self._watch_call,), name="evenly-watch", daemon=True

@@ -21,24 +21,27 @@ import grpc
 
 from evenly.context import Serving
 from evenly.core.backend_task import Admission
-from evenly.core.request import Outcome, Reason, Rejection
-from evenly.grpc.answer import Trailers, is_refusal, outcome_of_status, refusal
+from evenly.core.request import Outcome, Reason, Rejection, Request
+from evenly.grpc.answer import Trailers, is_refusal, outcome_of_status, passed_on, refusal
 from evenly.grpc.incoming import Incoming
 from evenly.grpc.metering import Metering
 from evenly.grpc.sync.reception import Reception
 from evenly.runtime.backend import BackendRuntime
 from evenly.signals.meter import CostMeter
-from evenly.wire.metadata import rejection_to_grpc
 
 __all__ = ["HandlerWrapper"]
 
 _LOGGER = logging.getLogger("evenly.grpc")
 # A service has some hundred methods.  More are made per call, by interceptors, and not seen again.
 _REMEMBERED_MOST: Final = 1024
-# A client whose deadline passes cancels, and that may arrive before our own clock says so.
+# A client whose deadline passes cancels, and that arrives before our own clock says so: gRPC sends
+# deadlines rounded up, by a hundredth and more.
 _DEADLINE_SLACK_SECONDS: Final = 0.02
+_DEADLINE_SLACK_RATIO: Final = 0.02
 # gRPC says so of a request without a deadline: 292 years.  A month is as good as none.
 _DEADLINE_MOST_SECONDS: Final = 30 * 86_400.0
+# What gRPC itself takes for a request, in the same interpreter: an echo is all of it.
+_GRPC_SECONDS: Final = 0.00025
 _EXPIRED: Final = Rejection(Reason.EXPIRED, retryable=False)
 _UNDECODABLE: Final = "Exception deserializing request!"
 
@@ -115,7 +118,6 @@ class _Call:
         admission: Admission,
         scope: Serving,
         meter: CostMeter | None,
-        *,
         to_evenly: bool,
     ) -> None:
         self.admission = admission
@@ -146,7 +148,10 @@ class _Served:
         self._read = wrapper.incoming.read
         self._trailers = wrapper.trailers
         # A customer with a quota pays for what it took and not for what others do.
-        self._metering = Metering(runtime.measured, is_always_on=is_stream or runtime.has_quotas)
+        self._metering = Metering(self._measured, is_always_on=is_stream or runtime.has_quotas)
+
+    def _measured(self, cpu_seconds: float) -> None:
+        self._runtime.measured(cpu_seconds + _GRPC_SECONDS)
 
     def response(self, raw: Any, context: Any) -> Any:  # noqa: ANN401 -- gRPC's own types
         """Serve one request with one response."""
@@ -182,10 +187,14 @@ class _Served:
                         break
                     yield response
         except BaseException as error:
-            close = getattr(iterator, "close", None)
-            if close is not None:
-                step(close)
-            self._failed(call, context, error)
+            try:
+                close = getattr(iterator, "close", None)
+                if close is not None:
+                    step(close)
+            except Exception:  # What the handler's own clean-up raises must not keep it active.
+                _LOGGER.exception("a stream of responses could not be closed")
+            finally:
+                self._failed(call, context, error)
             raise
         self._ended(call, context)
 
@@ -200,46 +209,42 @@ class _Served:
     def _admit(self, context: Any) -> _Call:  # noqa: ANN401 -- gRPC's own context
         """Begin a request that was admitted, or admit it now; or abort it."""
         runtime = self._runtime
-        arrival = self._reception.begin()
+        with runtime.lock:
+            arrival = self._reception.begin()
+            meter = self._metering.next()
         answer: Admission | Rejection
         if arrival is None or arrival.admission is None:
-            request, attempt, to_evenly = self._read(context)
-            request.deadline_at = _deadline_at(context)
+            read, attempt, to_evenly = self._read(context)
+            request = _with_deadline(read, context)
             with runtime.lock:
                 runtime.readings.record_runnable()
                 answer = runtime.admit(request, attempt)
         else:
             answer, to_evenly = arrival.admission, arrival.to_evenly
-            request = answer.request
-            request.deadline_at = _deadline_at(context)
+            request = _with_deadline(answer.request, context)
             if request.deadline_at is not None and request.deadline_at <= time.monotonic():
                 runtime.finish(answer, Outcome.TIMEOUT)
                 answer = _EXPIRED
         if type(answer) is not Admission:
             self._reception.refuse(context, answer, request, to_evenly=to_evenly)
-        with runtime.lock:
-            meter = self._metering.next()
-        return _Call(answer, Serving(request, runtime.should_degrade), meter, to_evenly=to_evenly)
+        return _Call(answer, Serving(request, runtime.should_degrade), meter, to_evenly)
 
     def _ended(self, call: _Call, context: Any) -> None:  # noqa: ANN401 -- gRPC's own context
         """End a request whose handler has returned."""
         # Its client may have left meanwhile: gRPC lets handlers run on.
         is_left = not context.is_active()
-        outcome = _gave_up(call.admission) if is_left else outcome_of_status(context.code())
+        outcome = _gave_up(call) if is_left else outcome_of_status(context.code())
         self._finish(call, context, outcome)
 
     def _failed(self, call: _Call, context: Any, error: BaseException) -> None:  # noqa: ANN401
         """End a request whose handler has raised; if this returns, the error goes to gRPC."""
-        admission = call.admission
         if not context.is_active() or isinstance(error, GeneratorExit):
-            self._finish(call, context, _gave_up(admission))
+            self._finish(call, context, _gave_up(call))
         elif is_refusal(error):
-            with self._runtime.lock:
-                cpu_seconds = self._metering.cpu_seconds(call.meter)
-                rejection = self._runtime.pass_on(admission, cpu_seconds)
-            self._add_trailers(call, context, rejection_to_grpc(rejection))
-            code, details = refusal(rejection, admission.request)
-            context.abort(code, f"{details} (from below: {error})")
+            request = call.scope.request
+            rejection = self._pass_on(call, context)
+            code, details = refusal(rejection, request)
+            context.abort(code, passed_on(details, error))
         elif isinstance(error, _Undecodable):
             _LOGGER.error("a request could not be parsed", exc_info=error.__cause__)
             self._finish(call, context, Outcome.ERROR)
@@ -250,35 +255,42 @@ class _Served:
             self._finish(call, context, Outcome.ERROR if code is None else outcome_of_status(code))
 
     def _finish(self, call: _Call, context: Any, outcome: Outcome) -> None:  # noqa: ANN401
+        others = context.trailing_metadata() or ()
         with self._runtime.lock:
             cpu_seconds = self._metering.cpu_seconds(call.meter)
             self._runtime.finish(call.admission, outcome, cpu_seconds)
-        self._add_trailers(call, context)
-
-    def _add_trailers(
-        self,
-        call: _Call,
-        context: Any,  # noqa: ANN401 -- gRPC's own context
-        more: tuple[tuple[str, str], ...] = (),
-    ) -> None:
-        others = (*(context.trailing_metadata() or ()), *more)
-        with self._runtime.lock:
             entries = self._trailers.added_to(
                 others, to_evenly=call.to_evenly, is_degraded=call.scope.was_degraded
             )
         context.set_trailing_metadata(entries)
 
+    def _pass_on(self, call: _Call, context: Any) -> Rejection:  # noqa: ANN401 -- gRPC's own context
+        others = context.trailing_metadata() or ()
+        with self._runtime.lock:
+            cpu_seconds = self._metering.cpu_seconds(call.meter)
+            rejection = self._runtime.pass_on(call.admission, cpu_seconds)
+            entries = self._trailers.of_refusal(rejection, to_evenly=call.to_evenly)
+        context.set_trailing_metadata((*others, *entries))
+        return rejection
 
-def _deadline_at(context: Any) -> float | None:  # noqa: ANN401 -- gRPC's own context
+
+def _with_deadline(request: Request, context: Any) -> Request:  # noqa: ANN401 -- gRPC's own context
+    """Return a request with the deadline that is known now; others may share the one given."""
     seconds = context.time_remaining()
-    if seconds is None or seconds > _DEADLINE_MOST_SECONDS:
-        return None
-    return time.monotonic() + seconds  # type: ignore[no-any-return]
+    is_none = seconds is None or seconds > _DEADLINE_MOST_SECONDS
+    return Request(
+        criticality=request.criticality,
+        customer=request.customer,
+        deadline_at=None if is_none else time.monotonic() + seconds,
+    )
 
 
-def _gave_up(admission: Admission) -> Outcome:
+def _gave_up(call: _Call) -> Outcome:
     """Return why a request's client has left: its deadline passed, or its caller gave up."""
-    deadline_at = admission.request.deadline_at
-    if deadline_at is not None and time.monotonic() >= deadline_at - _DEADLINE_SLACK_SECONDS:
-        return Outcome.TIMEOUT
-    return Outcome.CANCELLED
+    deadline_at = call.scope.request.deadline_at
+    if deadline_at is None:
+        return Outcome.CANCELLED
+    given_seconds = deadline_at - call.admission.admitted_at
+    slack_seconds = _DEADLINE_SLACK_SECONDS + _DEADLINE_SLACK_RATIO * given_seconds
+    is_over = time.monotonic() >= deadline_at - slack_seconds
+    return Outcome.TIMEOUT if is_over else Outcome.CANCELLED

@@ -35,7 +35,8 @@ class RequestStream:
         self._first = 0
         self._kept_bytes = 0
         self._is_committed = False
-        self._is_pulling = False
+        self.is_pulling = False
+        """Whether the caller's iterator is being asked."""
         self._has_ended = False
         self._error: BaseException | None = None
         self._reader: _Reader | None = None
@@ -87,8 +88,8 @@ class RequestStream:
                         raise self._error
                     if self._has_ended:
                         raise StopIteration
-                    if not self._is_pulling:
-                        self._is_pulling = True
+                    if not self.is_pulling:
+                        self.is_pulling = True
                         break
                     self._changed.wait()
             self._pull()
@@ -105,7 +106,7 @@ class RequestStream:
         except BaseException as raised:  # noqa: BLE001 -- whatever the caller's iterator raises
             error = raised
         with self._changed:
-            self._is_pulling = False
+            self.is_pulling = False
             if message is not None:
                 self._keep(message)
             else:

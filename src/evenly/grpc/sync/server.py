@@ -226,7 +226,8 @@ def server(  # noqa: PLR0917 -- gRPC's own order
     own_pool: Executor | None = None
     if thread_pool is None:
         thread_pool = own_pool = ThreadPoolExecutor(max_workers, "evenly-handler")
-    reception = Reception(thread_pool)
+    # The limit is kept there: gRPC would refuse after the request was admitted, and say nothing.
+    reception = Reception(thread_pool, most=maximum_concurrent_rpcs)
     config = BackendConfig() if config is None else config
     if config.task is None:
         config = replace(config, task=_default_task())
@@ -242,7 +243,6 @@ def server(  # noqa: PLR0917 -- gRPC's own order
         reception,
         interceptors=(guard, *(interceptors or ())),
         options=server_options(options),
-        maximum_concurrent_rpcs=maximum_concurrent_rpcs,
         compression=compression,
     )
     made = Server(inner, runtime, guard, own_pool, health=health)

@@ -6,7 +6,6 @@ a request takes it twice, for some microseconds, to be begun and to be settled.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import final
@@ -22,25 +21,20 @@ from evenly.core.request import Next, Outcome, Reason, Rejection, Request
 from evenly.discovery.target import Discovery, from_target
 from evenly.grpc.connection import State
 from evenly.grpc.outcome import outcome_of
-from evenly.grpc.service import Options
+from evenly.grpc.service import Options, channel_options
 from evenly.grpc.sync import background
 from evenly.grpc.sync.connection import Connection
 from evenly.grpc.sync.errors import CLOSED, Unsent
-from evenly.grpc.sync.options import channel_options
 from evenly.grpc.sync.turn import Placed, Turn
-from evenly.grpc.target import grpc_target
+from evenly.grpc.target import grpc_target, is_unsent
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
 from evenly.wire import load_header
 from evenly.wire.metadata import REJECT_KEY
 
-__all__ = ["Service", "drop", "release", "share"]
+__all__ = ["Service"]
 
 _CLOSED = "Cannot invoke RPC on closed channel!"
-_FORKED = "this channel was used before the process was forked: make one in the child"
-# What gRPC says of a call that it could not put on a connection, or took back from one because the
-# backend had said that it would not look at it.
-_UNSENT = ("failed to connect to all addresses", "Stream removed (GOAWAY received")
 _WITHOUT_BACKEND = (Reason.NO_BACKEND, Reason.AT_LIMIT)
 
 
@@ -197,9 +191,8 @@ class Service:
             is_reporting=attempt.view.report is not None,
             is_cancelled=is_cancelled or self.closed_because is not None,
         )
-        # A backend may say the same, of a backend of its own; but then its connection stands.
-        is_unsent = (details or "").startswith(_UNSENT) and not connection.is_ready
-        if is_unsent and outcome is Outcome.LOST:
+        is_lost = outcome is Outcome.LOST and not connection.is_ready
+        if is_lost and is_unsent(details, connection.backend.address):
             outcome = Outcome.NOT_SENT
         view = attempt.view
         with self.lock:
@@ -291,54 +284,3 @@ class Service:
     def heard_serving(self, connection: Connection, *, is_serving: bool) -> None:
         """Tell the core what a backend's health service says."""
         self.runtime.heard_serving(connection.backend, is_serving=is_serving)
-
-
-@final
-class _Shared:
-    """Know the services of this process."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.services: dict[object, Service] = {}
-
-    def forget(self) -> None:
-        """Use nothing of the parent's in a forked child: its threads are not there."""
-        self.lock = threading.Lock()  # Somebody may have held it.
-        for service in self.services.values():
-            service.closed_because = _FORKED
-        self.services = {}
-
-
-_shared = _Shared()
-os.register_at_fork(after_in_child=_shared.forget)
-
-
-def share(key: object, make: Callable[[], Service]) -> Service:
-    """Return the service that this process has under `key`, or make one; `release` it once."""
-    with _shared.lock:
-        known = _shared.services.get(key)
-        if known is None:
-            known = _shared.services[key] = make()
-        known.users += 1
-        return known
-
-
-def release(key: object, service: Service) -> None:
-    """Give up one use of a service; the last one stops it."""
-    with _shared.lock:
-        service.users -= 1
-        if service.users or service.closed_because is not None:
-            return
-        if _shared.services.get(key) is service:
-            del _shared.services[key]
-    service.stop()
-
-
-def drop(key: object, service: Service) -> None:
-    """Give up the use of a channel that nobody closed, from whatever thread collects it."""
-    service.background.soon(_release_soon, key, service)
-
-
-def _release_soon(key: object, service: Service) -> None:
-    # Not on the loop's thread, which it waits for.
-    threading.Thread(target=release, args=(key, service), daemon=True).start()
