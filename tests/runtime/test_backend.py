@@ -320,6 +320,15 @@ async def test_stopping_leaves_nothing_in_the_loop() -> None:
     assert not handles
 
 
+async def test_a_request_that_comes_too_late_does_not_start_it_again() -> None:
+    runtime = BackendRuntime()
+    runtime.start(asyncio.get_running_loop())
+    runtime.stop()
+    runtime.start(asyncio.get_running_loop())
+
+    assert not runtime.is_started
+
+
 async def test_many_threads_may_admit_and_finish(runtime: BackendRuntime) -> None:
     def work() -> None:
         for _ in range(300):

@@ -125,6 +125,7 @@ class BackendRuntime:
             thread_clock=thread_clock,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = False
         self._observers: list[Callable[[bool], None]] = []
         self._udp_port: int | None = None
         self._is_udp_logged = False
@@ -136,8 +137,8 @@ class BackendRuntime:
         return self._loop is not None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to read the system and to answer probes; a second time does nothing."""
-        if self._loop is None:
+        """Begin to read the system and to answer probes; once, so not after `stop` either."""
+        if self._loop is None and not self._is_over:
             self._loop = loop
             # For good: other servers on this loop may need it.
             meter.install(loop)
@@ -146,6 +147,7 @@ class BackendRuntime:
 
     def stop(self) -> None:
         """End; a second time does nothing."""
+        self._is_over = True
         self._loop = None
         self.readings.stop()
         self.responder.stop()

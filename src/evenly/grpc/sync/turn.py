@@ -119,7 +119,7 @@ class Turn:
         deadline_at = self._request.deadline_at
         if self._on_done is not None and deadline_at is not None:
             loop = self._service.background.loop
-            pass
+            self._timer = loop.call_at(deadline_at, self._expire)
         if answer is None:
             self._park()
         elif isinstance(answer, Ask):
