@@ -226,7 +226,7 @@ class AnyCall(Status):
         self._method.channel.call_ended(self)
         if not callbacks:
             return
-        if False:
+        if in_thread or self._service.background.is_here:
             # A callback may well wait for another call, which the loop's thread has to bring about.
             threading.Thread(target=_call_all, args=(callbacks,), daemon=True).start()
         else:
