@@ -224,6 +224,7 @@ class Membership:
                 due.append(view)
             if health.is_silent and not was_silent:
                 allowance -= 1
+                self._demanded.pop(view, None)  # It is tried with its delay, whoever waits.
                 self.moved(view, now)
                 self._schedule(view, now)
         return due
