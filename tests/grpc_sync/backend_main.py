@@ -47,7 +47,9 @@ def main(options: dict[str, float]) -> None:
     }
     config = None
     if "quiet_seconds" in options:
-        task = BackendTaskConfig(quiet_seconds=options["quiet_seconds"], drain_seconds=20.0)
+        task = BackendTaskConfig(
+            quiet_seconds=options["quiet_seconds"], drain_seconds=options.get("drain_seconds", 20.0)
+        )
         config = BackendConfig(task=task)
     server = evenly.grpc.sync.server(
         max_workers=int(options.get("max_workers", 8)),
@@ -63,7 +65,7 @@ def main(options: dict[str, float]) -> None:
         time.sleep(options.get("warm_up_seconds", 0.0))
         say("ready")
 
-    evenly.grpc.sync.serve(server, warm_up=warm_up, grace_seconds=5.0)
+    evenly.grpc.sync.serve(server, warm_up=warm_up, grace_seconds=options.get("grace_seconds", 5.0))
     say("done")
 
 

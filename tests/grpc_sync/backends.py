@@ -23,7 +23,7 @@ from evenly.runtime.backend import BackendConfig
 SERVICE = "test.Service"
 Anything = Any
 """What gRPC, which has no types, gives and takes."""
-LONG_SECONDS = 10.0
+LONG_SECONDS = 30.0
 """Long enough for any machine: a test that takes it has failed."""
 
 

@@ -14,6 +14,7 @@ import evenly.grpc.sync
 from tests.grpc_sync.backends import (
     LONG_SECONDS,
     WITHOUT_UDP,
+    Anything,
     Behavior,
     active,
     channel_to,
@@ -213,3 +214,25 @@ def test_metadata_that_grpc_refuses_fails_the_call_as_in_grpc_and_leaves_nothing
                 call()
         assert active(channel) == 0
         assert channel.unary_unary(method("Echo"))(b"still works") == b"still works"
+
+
+def test_grpcs_own_client_interceptors_go_around_the_channel(behavior: Behavior) -> None:
+    seen: list[str] = []
+
+    class Interceptor(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
+        def intercept_unary_unary(
+            self, continuation: Anything, details: Anything, request: bytes
+        ) -> Anything:
+            seen.append(details.method)
+            return continuation(details, request)
+
+        intercept_unary_stream = intercept_unary_unary
+
+    with plain_backend(behavior) as address, channel_to(address, config=WITHOUT_UDP) as channel:
+        around = grpc.intercept_channel(channel, Interceptor())
+        assert around.unary_unary(method("Echo"))(b"a") == b"a"
+        assert around.unary_unary(method("Echo")).future(b"b").result(LONG_SECONDS) == b"b"
+        assert list(around.unary_stream(method("Count"))(b"2")) == [b"0", b"1"]
+        assert active(channel) == 0
+
+    assert seen == [method("Echo"), method("Echo"), method("Count")]

@@ -188,6 +188,15 @@ def a_request_iterator_that_raises(channel: Channel, behavior: Behavior) -> None
         channel.stream_unary(method("Concat"))(words())
 
 
+def a_chat_whose_iterator_raises(channel: Channel, behavior: Behavior) -> None:
+    def words() -> Iterator[bytes]:
+        yield b"one"
+        raise ZeroDivisionError
+
+    with pytest.raises(grpc.RpcError):
+        list(channel.stream_stream(method("Chat"))(words()))
+
+
 def interrupted(channel: Channel, behavior: Behavior) -> None:
     def interrupt() -> None:
         assert behavior.held.acquire(timeout=LONG_SECONDS)
@@ -222,6 +231,7 @@ ENDINGS: dict[Callable[[Channel, Behavior], None], Outcome | None] = {
     dropped_unread: Outcome.CANCELLED,
     dropped_in_a_cycle: Outcome.CANCELLED,
     a_request_iterator_that_raises: Outcome.CANCELLED,
+    a_chat_whose_iterator_raises: Outcome.CANCELLED,
     interrupted: Outcome.CANCELLED,
 }
 

@@ -29,6 +29,7 @@ from tests.grpc_sync.backends import (
     plain_backend,
     wait_until,
 )
+from tests.grpc_sync.told import Told
 
 OVERLOADED = (grpc.StatusCode.UNAVAILABLE, (("evenly-reject", "overloaded"),))
 DONT_RETRY = (grpc.StatusCode.RESOURCE_EXHAUSTED, (("evenly-reject", "dont-retry"),))
@@ -42,12 +43,15 @@ class Refuser:
     def __init__(self, refusal: Refusal) -> None:
         self._code, self._trailers = refusal
         self.previous: list[object] = []
+        self.may_refuse = threading.Event()
+        self.may_refuse.set()
         self._lock = threading.Lock()
 
     def refuse(self, request: object, context: grpc.ServicerContext) -> None:
         with self._lock:
             metadata = dict(context.invocation_metadata())
             self.previous.append(metadata.get("grpc-previous-rpc-attempts"))
+        assert self.may_refuse.wait(LONG_SECONDS)
         context.set_trailing_metadata(self._trailers)
         context.abort(self._code, "no")
 
@@ -212,31 +216,68 @@ def test_an_error_pickles(behavior: Behavior) -> None:
 
 
 def test_after_a_response_nothing_is_tried_again(behavior: Behavior) -> None:
-    """A stream that breaks after its first message fails, however idempotent its method is."""
+    """A stream that breaks after its first message fails, however idempotent its method is.
+
+    Thirty times, because the end comes right behind the message, in another thread.
+    """
     calls = []
 
     def count_and_go(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         calls.append(request)
         yield b"0"
-        context.set_trailing_metadata(OVERLOADED[1])
-        context.abort(OVERLOADED[0], "no more")
+        context.abort(grpc.StatusCode.UNAVAILABLE, "as a lost connection ends")
 
     handler = grpc.method_handlers_generic_handler(
         SERVICE, {"Count": grpc.unary_stream_rpc_method_handler(count_and_go)}
     )
+    config = dataclasses.replace(GENEROUS, idempotent_methods=(method("Count"),))
     with (
         plain_backend(behavior, handler) as one,
         plain_backend(behavior, handler) as two,
-        channel_to(one, two, config=GENEROUS) as channel,
+        channel_to(one, two, config=config) as channel,
     ):
-        call = channel.unary_stream(method("Count"))(b"")
-        assert next(call) == b"0"
-        with pytest.raises(evenly.Overloaded):
-            next(call)
-        assert call.attempts == 1
+        wait_until(lambda: all_connected(channel), "all connections")
+        for _ in range(30):
+            call = channel.unary_stream(method("Count"))(b"")
+            assert next(call) == b"0"
+            with pytest.raises(grpc.RpcError) as caught:
+                next(call)
+            assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
+            assert call.attempts == 1
         assert active(channel) == 0
 
-    assert calls == [b""]
+    assert len(calls) == 30
+
+
+@pytest.mark.parametrize("style", [blocking, as_future, as_stream])
+def test_a_refusal_stands_if_there_is_nobody_left_to_try(behavior: Behavior, style: Style) -> None:
+    """While the backend is about to refuse, it leaves the list, and nobody else is on it."""
+    discovery, refuser = Told(), Refuser(OVERLOADED)
+    refuser.may_refuse.clear()
+    errors: list[Any] = []
+
+    def call() -> None:
+        try:
+            style(channel)
+        except grpc.RpcError as error:
+            errors.append(error)
+
+    with (
+        plain_backend(behavior, refuser.handler()) as address,
+        evenly.grpc.sync.channel(discovery, config=GENEROUS) as channel,
+    ):
+        discovery.tell(address)
+        caller = threading.Thread(target=call)
+        caller.start()
+        wait_until(lambda: refuser.previous, "the request")
+        discovery.tell()
+        wait_until(lambda: channel.snapshot().known == 0, "an empty list")
+        refuser.may_refuse.set()
+        caller.join(LONG_SECONDS)
+        assert active(channel) == 0
+
+    assert [type(error) for error in errors] == [evenly.grpc.sync.OverloadedRpcError]
+    assert (errors[0].backend, errors[0].attempts) == (address, 1)
 
 
 @pytest.mark.parametrize("is_idempotent", [True, False])

@@ -206,6 +206,21 @@ def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> Non
         assert service.snapshot().active == 0
 
 
+def test_a_callback_may_wait_for_another_call(behavior: Behavior) -> None:
+    """Also where its own call was refused by the thread that brings the other one about."""
+    discovery = Told()
+    names: list[str] = []
+    with evenly.grpc.sync.channel(discovery, config=WITHOUT_UDP) as channel:
+        refused = channel.unary_unary(method("Echo")).future(b"")
+        refused.add_callback(lambda: names.append(threading.current_thread().name))
+        assert discovery.is_watched.wait(LONG_SECONDS)
+        discovery.tell()
+        assert isinstance(refused.exception(LONG_SECONDS), evenly.NoBackend)
+        wait_until(lambda: names, "the callback")
+
+    assert names != ["evenly"]
+
+
 class Asked(Observer):
     def __init__(self) -> None:
         self.questions = 0

@@ -26,6 +26,7 @@ from tests.grpc_sync.backends import (
     Behavior,
     active,
     channel_to,
+    descriptors,
     evenly_server,
     generic_handler,
     method,
@@ -42,6 +43,10 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 def with_health(config: ClientConfig, **options: float) -> ClientConfig:
     membership = MembershipConfig(health=HealthConfig(**options))  # type: ignore[arg-type]
     return dataclasses.replace(config, task=ClientTaskConfig(membership=membership))
+
+
+def watchers() -> int:
+    return sum(number for name, number in threads().items() if name.endswith("(_run)"))
 
 
 def states(channel: evenly.grpc.sync.Channel) -> list[str]:
@@ -125,8 +130,26 @@ def test_a_connection_that_is_given_up_lets_its_last_call_end(behavior: Behavior
         assert held.is_active()
         behavior.release.set()
         assert held.result(LONG_SECONDS) == b"a"
-        wait_until(lambda: set(channel.start().connections) == {new}, "the old one to be closed")
+        # gRPC has one thread for each channel that is watched.
+        wait_until(lambda: watchers() == 1, "the old one to be closed")
         assert active(channel) == 0
+
+
+def test_a_connection_that_nobody_uses_is_closed_with_its_backend(behavior: Behavior) -> None:
+    discovery = Told()
+    with (
+        plain_backend(behavior) as old,
+        plain_backend(behavior) as new,
+        evenly.grpc.sync.channel(discovery, config=WITHOUT_UDP) as channel,
+    ):
+        discovery.tell(old, new)
+        wait_until(lambda: states(channel) == ["healthy"] * 2, "both connections")
+        with_both = descriptors()
+        discovery.tell(new)
+        # Both ends of it are in this process.
+        wait_until(lambda: descriptors() <= with_both - 2, "the old one to be closed")
+        assert watchers() == 1
+        assert channel.unary_unary(method("Echo"))(b"a") == b"a"
 
 
 def test_a_backend_that_restarts_is_found_again(behavior: Behavior) -> None:

@@ -93,3 +93,25 @@ def test_between_two_attempts_nothing_is_dropped() -> None:
 
     assert [len(message) for message in again] == [100_000] * 4
     assert not stream.can_replay  # The third was beyond 256 KiB.
+
+
+def test_what_comes_between_two_attempts_is_kept_for_the_next() -> None:
+    go_on = threading.Event()
+
+    def words() -> Iterator[bytes]:
+        yield bytes(200_000)
+        assert go_on.wait(LONG_SECONDS)
+        yield bytes(100_000)  # Beyond 256 KiB.
+
+    stream = RequestStream(words(), None)
+    old = stream.open()
+    assert len(next(old)) == 200_000
+    waiting = threading.Thread(target=lambda: list(old))
+    waiting.start()
+    wait_until(lambda: stream.is_pulling, "the thread to wait for the caller")
+    stream.detach()
+    go_on.set()
+    waiting.join(LONG_SECONDS)
+
+    assert stream.can_replay
+    assert [len(message) for message in stream.open()] == [200_000, 100_000]

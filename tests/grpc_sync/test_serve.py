@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import socket
 import threading
 from collections import Counter
 
@@ -97,6 +98,31 @@ def test_the_second_signal_stops_at_once() -> None:
         process.signal()
         error: Anything = nap.exception(LONG_SECONDS)
         assert error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+
+
+def test_a_signal_shortens_the_grace() -> None:
+    with (
+        Process(quiet_seconds=0.1, drain_seconds=0.1, grace_seconds=3600.0).ready() as process,
+        channel_to(process.address) as channel,
+    ):
+        nap = channel.unary_unary(method("Nap")).future(b"15.0")
+        wait_until(lambda: channel.snapshot().active == 1)
+        process.signal()
+        # After the drain the port is closed, and the request has its grace.
+        wait_until(lambda: not is_listening(process.address), "the end of the drain")
+        assert nap.is_active()
+        process.signal()
+        error: Anything = nap.exception(LONG_SECONDS)
+        assert error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+
+
+def is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port))).close()
+    except ConnectionRefusedError:
+        return False
+    return True
 
 
 def test_while_it_warms_up_it_is_a_lame_duck_and_a_signal_ends_it() -> None:

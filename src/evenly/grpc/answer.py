@@ -12,6 +12,7 @@ from typing import Final, final
 
 import grpc
 
+from evenly.core.backend_task import Admission
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.errors import RejectedError
@@ -20,12 +21,24 @@ from evenly.runtime.backend import BackendRuntime
 from evenly.wire import load_header, orca
 from evenly.wire.metadata import DEGRADED, rejection_to_grpc
 
-__all__ = ["Entries", "Trailers", "is_refusal", "outcome_of_status", "passed_on", "refusal"]
+__all__ = [
+    "Entries",
+    "Trailers",
+    "gave_up",
+    "is_refusal",
+    "outcome_of_status",
+    "passed_on",
+    "refusal",
+]
 
 Entries = tuple[tuple[str, str | bytes], ...]
 _Code = grpc.StatusCode
 # Each layer adds its own words, and at 8 KiB gRPC drops the status with what it carries.
 _BELOW_MOST: Final = 200
+# A client whose deadline passes cancels, and that arrives before our own clock says so: gRPC sends
+# what remains of a deadline with two or three digits, rounded up.
+_DEADLINE_SLACK_SECONDS: Final = 0.02
+_DEADLINE_SLACK_RATIO: Final = 0.02
 
 _STATUS: Final = {
     Reason.EXPIRED: _Code.DEADLINE_EXCEEDED,
@@ -60,6 +73,16 @@ def outcome_of_status(code: object) -> Outcome:
         return _OUTCOMES.get(code, Outcome.ERROR)
     except TypeError:  # not hashable: what a handler may have set
         return Outcome.ERROR
+
+
+def gave_up(admission: Admission, deadline_at: float | None) -> Outcome:
+    """Return why a request's client has left: its deadline passed, or its caller gave up."""
+    if deadline_at is None:
+        return Outcome.CANCELLED
+    given_seconds = deadline_at - admission.admitted_at
+    slack_seconds = _DEADLINE_SLACK_SECONDS + _DEADLINE_SLACK_RATIO * given_seconds
+    is_over = time.monotonic() >= deadline_at - slack_seconds
+    return Outcome.TIMEOUT if is_over else Outcome.CANCELLED
 
 
 def is_refusal(error: BaseException) -> bool:

@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, Final, NoReturn, final
@@ -25,7 +24,14 @@ import grpc
 from evenly.context import Serving
 from evenly.core.backend_task import Admission
 from evenly.core.request import Outcome, Rejection, Request
-from evenly.grpc.answer import Trailers, is_refusal, outcome_of_status, passed_on, refusal
+from evenly.grpc.answer import (
+    Trailers,
+    gave_up,
+    is_refusal,
+    outcome_of_status,
+    passed_on,
+    refusal,
+)
 from evenly.grpc.incoming import Incoming
 from evenly.grpc.metering import Metering
 from evenly.grpc.migration import asynchronous
@@ -38,10 +44,6 @@ __all__ = ["HandlerWrapper"]
 _LOGGER = logging.getLogger("evenly.grpc")
 # A service has some hundred methods.  More are made per call, by interceptors, and not seen again.
 _REMEMBERED_MOST: Final = 1024
-# A client whose deadline passes cancels, and that arrives before our own clock says so: gRPC sends
-# what remains of a deadline with two or three digits, rounded up.
-_DEADLINE_SLACK_SECONDS: Final = 0.02
-_DEADLINE_SLACK_RATIO: Final = 0.02
 _NO_FAILURE: Final = (None, grpc.StatusCode.OK, 0)
 
 
@@ -94,7 +96,9 @@ class HandlerWrapper:
         try:
             await self.runtime.wait_for_turn()
         except BaseException:
-            self.runtime.finish(call.admission, _gave_up(call.admission))
+            self.runtime.finish(
+                call.admission, gave_up(call.admission, call.admission.request.deadline_at)
+            )
             raise
 
     async def failed(self, call: ServicerContext, error: BaseException, cpu_seconds: float) -> None:
@@ -103,7 +107,9 @@ class HandlerWrapper:
         if call.abort_code is not None:
             self.runtime.finish(admission, outcome_of_status(call.abort_code), cpu_seconds)
         elif isinstance(error, asyncio.CancelledError | GeneratorExit):
-            self.runtime.finish(admission, _gave_up(admission), cpu_seconds)
+            self.runtime.finish(
+                admission, gave_up(admission, admission.request.deadline_at), cpu_seconds
+            )
         elif is_refusal(error):
             rejection = self.runtime.pass_on(admission, cpu_seconds)
             code, details = refusal(rejection, admission.request)
@@ -221,15 +227,3 @@ class _MethodHandler(grpc.RpcMethodHandler):
             return self._deserialize(raw)
         except Exception as error:
             raise _Undecodable from error
-
-
-def _gave_up(admission: Admission) -> Outcome:
-    """Return why a request was cancelled: its deadline passed, or its caller gave up."""
-    deadline_at = admission.request.deadline_at
-    if deadline_at is None:
-        return Outcome.CANCELLED
-    slack_seconds = _DEADLINE_SLACK_SECONDS + _DEADLINE_SLACK_RATIO * (
-        deadline_at - admission.admitted_at
-    )
-    is_over = time.monotonic() >= deadline_at - slack_seconds
-    return Outcome.TIMEOUT if is_over else Outcome.CANCELLED

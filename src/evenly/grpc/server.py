@@ -16,7 +16,7 @@ from evenly.grpc.interceptor import Interceptor, split_address
 from evenly.grpc.services import HEALTH_SERVICE, is_exempt
 from evenly.runtime.backend import BackendConfig, BackendRuntime
 
-__all__ = ["Server", "server"]
+__all__ = ["Server", "name_of", "server", "server_options"]
 
 _LOGGER = logging.getLogger("evenly.grpc")
 _DEFAULT_OPTIONS: Final = {
@@ -42,7 +42,7 @@ class _WrappedGenericHandler(grpc.ServiceRpcHandler):
 
     def service_name(self) -> str | None:
         """Return the name of its service, if it is one's."""
-        return _service_name(self._inner)
+        return name_of(self._inner)
 
     def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler | None:  # noqa: ANN401
         """Return the handler of a method, wrapped."""
@@ -82,7 +82,7 @@ class Server(grpc.aio.Server):
         """Register handlers, before the server is started."""
         handlers = tuple(generic_rpc_handlers)
         for handler in handlers:
-            self._learn_name(_service_name(handler))
+            self._learn_name(name_of(handler))
         if self._wraps:
             wrapper = self.guard.wrapper
             handlers = tuple(_WrappedGenericHandler(handler, wrapper) for handler in handlers)
@@ -179,12 +179,10 @@ def server(  # noqa: PLR0917 -- gRPC's own order
     # handlers are wrapped when they are registered, and a call has nothing to look up.
     if interceptors:
         interceptors = (guard, *interceptors)
-    given = dict(options or ())
-    defaults = [(key, value) for key, value in _DEFAULT_OPTIONS.items() if key not in given]
     inner = grpc.aio.server(
         migration_thread_pool=migration_thread_pool,
         interceptors=interceptors,
-        options=(*(options or ()), *defaults),
+        options=server_options(options),
         maximum_concurrent_rpcs=maximum_concurrent_rpcs,
         compression=compression,
     )
@@ -194,6 +192,14 @@ def server(  # noqa: PLR0917 -- gRPC's own order
     return made
 
 
-def _service_name(handler: grpc.GenericRpcHandler) -> str | None:
+def server_options(options: Sequence[tuple[str, Any]] | None) -> Sequence[tuple[str, Any]]:
+    """Return what a server is told: the user's options, and ours where there is none."""
+    given = dict(options or ())
+    defaults = [(key, value) for key, value in _DEFAULT_OPTIONS.items() if key not in given]
+    return (*(options or ()), *defaults)
+
+
+def name_of(handler: grpc.GenericRpcHandler) -> str | None:
+    """Return the name of the service whose methods a generic handler has, if it says so."""
     service_name = getattr(handler, "service_name", None)
     return None if service_name is None else service_name()

@@ -142,9 +142,15 @@ class AnyCall(Status):
             return
         sending = Sending(self, attempt, connection)
         options = self._options.of(self._request, attempt)
+        before = self.backend
+        # Already: the backend may have got it before gRPC returns here.
+        self.backend = connection.backend.address
+        self.attempts += 1
         try:
             sending.inner = inner = self._context.run(self._open, connection, options)
         except Exception as error:  # noqa: BLE001 -- it is the caller's mistake, and raised there
+            self.backend = before
+            self.attempts -= 1
             self._error = error
             self._service.abandon(attempt, connection)
             self._end(Unsent(grpc.StatusCode.INTERNAL, _REFUSED))
@@ -152,8 +158,6 @@ class AnyCall(Status):
         with self._service.lock:
             self._turn = None
             self._sent = sending
-            self.backend = connection.backend.address
-            self.attempts += 1
             is_over = self._is_over
             self._changed.notify_all()
         if is_over:  # It was cancelled in this instant.

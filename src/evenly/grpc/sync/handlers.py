@@ -22,7 +22,14 @@ import grpc
 from evenly.context import Serving
 from evenly.core.backend_task import Admission
 from evenly.core.request import Outcome, Reason, Rejection, Request
-from evenly.grpc.answer import Trailers, is_refusal, outcome_of_status, passed_on, refusal
+from evenly.grpc.answer import (
+    Trailers,
+    gave_up,
+    is_refusal,
+    outcome_of_status,
+    passed_on,
+    refusal,
+)
 from evenly.grpc.incoming import Incoming
 from evenly.grpc.metering import Metering
 from evenly.grpc.sync.reception import Reception
@@ -34,10 +41,6 @@ __all__ = ["HandlerWrapper"]
 _LOGGER = logging.getLogger("evenly.grpc")
 # A service has some hundred methods.  More are made per call, by interceptors, and not seen again.
 _REMEMBERED_MOST: Final = 1024
-# A client whose deadline passes cancels, and that arrives before our own clock says so: gRPC sends
-# deadlines rounded up, by a hundredth and more.
-_DEADLINE_SLACK_SECONDS: Final = 0.02
-_DEADLINE_SLACK_RATIO: Final = 0.02
 # gRPC says so of a request without a deadline: 292 years.  A month is as good as none.
 _DEADLINE_MOST_SECONDS: Final = 30 * 86_400.0
 # What gRPC itself takes for a request, in the same interpreter: an echo is all of it.
@@ -233,13 +236,17 @@ class _Served:
         """End a request whose handler has returned."""
         # Its client may have left meanwhile: gRPC lets handlers run on.
         is_left = not context.is_active()
-        outcome = _gave_up(call) if is_left else outcome_of_status(context.code())
+        outcome = (
+            gave_up(call.admission, call.scope.request.deadline_at)
+            if is_left
+            else outcome_of_status(context.code())
+        )
         self._finish(call, context, outcome)
 
     def _failed(self, call: _Call, context: Any, error: BaseException) -> None:  # noqa: ANN401
         """End a request whose handler has raised; if this returns, the error goes to gRPC."""
         if not context.is_active() or isinstance(error, GeneratorExit):
-            self._finish(call, context, _gave_up(call))
+            self._finish(call, context, gave_up(call.admission, call.scope.request.deadline_at))
         elif is_refusal(error):
             request = call.scope.request
             rejection = self._pass_on(call, context)
@@ -283,14 +290,3 @@ def _with_deadline(request: Request, context: Any) -> Request:  # noqa: ANN401 -
         customer=request.customer,
         deadline_at=None if is_none else time.monotonic() + seconds,
     )
-
-
-def _gave_up(call: _Call) -> Outcome:
-    """Return why a request's client has left: its deadline passed, or its caller gave up."""
-    deadline_at = call.scope.request.deadline_at
-    if deadline_at is None:
-        return Outcome.CANCELLED
-    given_seconds = deadline_at - call.admission.admitted_at
-    slack_seconds = _DEADLINE_SLACK_SECONDS + _DEADLINE_SLACK_RATIO * given_seconds
-    is_over = time.monotonic() >= deadline_at - slack_seconds
-    return Outcome.TIMEOUT if is_over else Outcome.CANCELLED

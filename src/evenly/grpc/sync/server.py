@@ -16,12 +16,12 @@ from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.overload.utilization_config import UtilizationConfig
 from evenly.errors import ConfigError
 from evenly.grpc.interceptor import split_address
+from evenly.grpc.server import name_of, server_options
 from evenly.grpc.services import HEALTH_SERVICE, is_exempt
 from evenly.grpc.sync import background
 from evenly.grpc.sync.background import Background
 from evenly.grpc.sync.handlers import HandlerWrapper
 from evenly.grpc.sync.interpreter import InterpreterClock
-from evenly.grpc.sync.options import server_options
 from evenly.grpc.sync.reception import Reception
 from evenly.grpc.sync.services import Health, Orca
 from evenly.runtime.backend import BackendConfig, BackendRuntime
@@ -94,7 +94,7 @@ class Server(grpc.Server):
         """Register handlers."""
         handlers = tuple(generic_rpc_handlers)
         for handler in handlers:
-            self._learn_name(_service_name(handler))
+            self._learn_name(name_of(handler))
         self._inner.add_generic_rpc_handlers(handlers)
 
     def add_registered_method_handlers(
@@ -259,8 +259,3 @@ def _default_task() -> BackendTaskConfig:
         # is decided about with the ones before it counted, not on the state of 5 ms ago.
         utilization=UtilizationConfig(refresh_seconds=0.0005),
     )
-
-
-def _service_name(handler: grpc.GenericRpcHandler) -> str | None:
-    service_name = getattr(handler, "service_name", None)
-    return None if service_name is None else service_name()

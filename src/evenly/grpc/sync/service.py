@@ -7,6 +7,7 @@ a request takes it twice, for some microseconds, to be begun and to be settled.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
@@ -176,24 +177,17 @@ class Service:
         is_cancelled: bool = False,
     ) -> tuple[Outcome, Next]:
         """End an attempt with what gRPC says of it; return how, and what to do now."""
-        load: object = None
-        reject: object = None
-        for key, value in trailers or ():
-            if key == load_header.KEY and load is None:
-                load = value
-            elif key == REJECT_KEY and reject is None:
-                reject = value
+        load = _first(load_header.KEY, trailers)
         report = None if load is None else load_header.parse_load(load)
         outcome = outcome_of(
             code,
-            reject,
+            _first(REJECT_KEY, trailers),
             is_reported=report is not None,
             is_reporting=attempt.view.report is not None,
             is_cancelled=is_cancelled or self.closed_because is not None,
         )
-        is_lost = outcome is Outcome.LOST and not connection.is_ready
-        if is_lost and is_unsent(details, connection.backend.address):
-            outcome = Outcome.NOT_SENT
+        if outcome is Outcome.LOST:
+            outcome = _lost(attempt, connection, details)
         view = attempt.view
         with self.lock:
             before = view.health.state
@@ -284,3 +278,20 @@ class Service:
     def heard_serving(self, connection: Connection, *, is_serving: bool) -> None:
         """Tell the core what a backend's health service says."""
         self.runtime.heard_serving(connection.backend, is_serving=is_serving)
+
+
+def _first(key: str, entries: Iterable[tuple[str, str | bytes]] | None) -> str | bytes | None:
+    for name, value in entries or ():
+        if name == key:
+            return value
+    return None
+
+
+def _lost(attempt: Attempt, connection: Connection, details: str | None) -> Outcome:
+    """Return what became of a call whose backend said nothing."""
+    deadline_at = attempt.request.deadline_at
+    if deadline_at is not None and time.monotonic() >= deadline_at:
+        return Outcome.TIMEOUT  # The backend's clock was faster: it says CANCELLED then.
+    if is_unsent(details, connection.backend.address) and not connection.is_ready:
+        return Outcome.NOT_SENT
+    return Outcome.LOST
