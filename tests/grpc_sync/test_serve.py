@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 import socket
@@ -34,6 +35,10 @@ NO_RETRIES = dataclasses.replace(
 )
 
 
+def started(stack: contextlib.ExitStack) -> Process:
+    return stack.enter_context(Process(quiet_seconds=0.3)).ready()
+
+
 def test_rolling_restarts_by_sigterm_lose_no_request_with_retries_off() -> None:
     discovery = Told()
     failures: Counter[str] = Counter()
@@ -49,30 +54,31 @@ def test_rolling_restarts_by_sigterm_lose_no_request_with_retries_off() -> None:
             except grpc.RpcError as error:
                 failures[str(error)] += 1
 
-    running = [Process(quiet_seconds=0.3).ready() for _ in range(2)]
-    discovery.tell(*(process.address for process in running))
-    with evenly.grpc.sync.channel(discovery, config=NO_RETRIES) as channel:
-        callers = [threading.Thread(target=call, args=(channel,)) for _ in range(4)]
-        for caller in callers:
-            caller.start()
-        everybody = list(running)
-        for _ in range(4):
-            running.append(Process(quiet_seconds=0.3).ready())
-            everybody.append(running[-1])
-            discovery.tell(*(process.address for process in running))
-            wait_until(lambda: served[running[-1].address] > 0, "requests to the newcomer")
-            leaving = running.pop(0)
-            leaving.signal()
-            status, said, err = leaving.wait()
-            assert (status, said) == (0, "done"), err
-            discovery.tell(*(process.address for process in running))
-        is_over.set()
-        for caller in callers:
-            caller.join(LONG_SECONDS)
-        assert channel.snapshot().active == 0
-    for process in running:
-        process.signal()
-        assert process.wait()[0] == 0
+    with contextlib.ExitStack() as stack:
+        running = [started(stack) for _ in range(2)]
+        discovery.tell(*(process.address for process in running))
+        with evenly.grpc.sync.channel(discovery, config=NO_RETRIES) as channel:
+            callers = [threading.Thread(target=call, args=(channel,)) for _ in range(4)]
+            for caller in callers:
+                caller.start()
+            everybody = list(running)
+            for _ in range(4):
+                running.append(started(stack))
+                everybody.append(running[-1])
+                discovery.tell(*(process.address for process in running))
+                wait_until(lambda: served[running[-1].address] > 0, "requests to the newcomer")
+                leaving = running.pop(0)
+                leaving.signal()
+                status, said, err = leaving.wait()
+                assert (status, said) == (0, "done"), err
+                discovery.tell(*(process.address for process in running))
+            is_over.set()
+            for caller in callers:
+                caller.join(LONG_SECONDS)
+            assert channel.snapshot().active == 0
+        for process in running:
+            process.signal()
+            assert process.wait()[0] == 0
 
     assert failures == Counter()
     assert set(served) == {process.address for process in everybody}
