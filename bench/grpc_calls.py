@@ -119,7 +119,7 @@ async def _measure(
     return comparisons
 
 
-async def _round(do: Any, concurrency: int, pids: list[int]) -> _Round:  # noqa: ANN401
+async def _round(do: Any, concurrency: int, pids: list[int]) -> _Round:
     numbers = iter(range(CALLS))
 
     async def work() -> None:

@@ -311,7 +311,7 @@ def raise_if_told(name: str) -> None:
         raise ERRORS[name]
 
 
-async def ask(handler: Any, name: str, **options: bool) -> tuple[str, bool]:  # noqa: ANN401
+async def ask(handler: Any, name: str, **options: bool) -> tuple[str, bool]:
     with serving(Request(), should_degrade=lambda: options.pop("degrade", False)) as scope:
         answer = handler(name, **{"loud": True} if options.pop("loud", False) else {})
         return await answer if inspect.isawaitable(answer) else answer, scope.was_degraded

@@ -43,6 +43,7 @@ __all__ = [
     "degradable",
     "job_criticality",
     "mark_degraded",
+    "outgoing_request",
     "request_context",
     "restore",
     "run_in_thread",
@@ -89,6 +90,28 @@ def current_request() -> Request:
     """Return what an outgoing request inherits here; treat it as immutable."""
     request = _request.get()
     return Request(criticality=job_criticality()) if request is None else request
+
+
+def outgoing_request(
+    now: float, timeout_seconds: float | None, *, idempotent: bool = False
+) -> Request:
+    """Return the request that a call made here is: what it inherits, and its own time-out.
+
+    That can only shorten an inherited deadline: nobody waits longer for a part than for the whole.
+    """
+    inherited = _request.get()
+    criticality = job_criticality() if inherited is None else inherited.criticality
+    deadline_at = None if inherited is None else inherited.deadline_at
+    if timeout_seconds is not None:
+        own_at = now + timeout_seconds
+        if deadline_at is None or own_at < deadline_at:
+            deadline_at = own_at
+    return Request(
+        criticality=criticality,
+        customer="" if inherited is None else inherited.customer,
+        deadline_at=deadline_at,
+        idempotent=idempotent,
+    )
 
 
 def current_serving() -> Serving | None:

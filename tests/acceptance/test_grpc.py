@@ -51,7 +51,7 @@ async def test_deploys_beside_round_robin(record_property: Record) -> None:
         theirs = await stories.rolling_restarts(backends, client, restarts=20)
     record_property("evenly", f"{ours.failures.total()} of {ours.requests} failed")
     record_property("round_robin", f"{theirs.failures.total()} of {theirs.requests} failed")
-    print(f"\nevenly {ours}\nround_robin {theirs}")  # noqa: T201 -- the figures are the point
+    print(f"\nevenly {ours}\nround_robin {theirs}")
 
     assert ours.failures == Counter()
 
@@ -59,14 +59,14 @@ async def test_deploys_beside_round_robin(record_property: Record) -> None:
 async def test_a_stopped_backend_is_out_within_five_seconds() -> None:
     faults = await three_times(stories.stopped)
     noticed = [fault.noticed_seconds for fault in faults]
-    print(f"\nout after {noticed}, back after {[f.recovered_seconds for f in faults]}")  # noqa: T201
+    print(f"\nout after {noticed}, back after {[f.recovered_seconds for f in faults]}")
 
     assert statistics.median(noticed) <= 5.0
 
 
 async def test_a_service_that_is_gone_fails_at_once_and_is_back_within_five_seconds() -> None:
     faults = await three_times(stories.all_gone_and_back)
-    print(f"\n{[(f.noticed_seconds, f.recovered_seconds) for f in faults]}")  # noqa: T201
+    print(f"\n{[(f.noticed_seconds, f.recovered_seconds) for f in faults]}")
 
     assert statistics.median(fault.noticed_seconds for fault in faults) <= 1.0
     assert statistics.median(fault.recovered_seconds for fault in faults) <= 5.0
@@ -74,7 +74,7 @@ async def test_a_service_that_is_gone_fails_at_once_and_is_back_within_five_seco
 
 async def test_a_failing_backend_gets_under_one_percent_after_two_seconds() -> None:
     faults = await three_times(stories.failing_fast)
-    print(f"\n{[fault.share for fault in faults]}")  # noqa: T201
+    print(f"\n{[fault.share for fault in faults]}")
 
     assert statistics.median(fault.share for fault in faults) < 0.01
 
@@ -87,20 +87,20 @@ async def test_an_idle_client_hears_of_a_lame_duck_within_a_tenth_of_a_second() 
             evenly_client(backends.addresses) as client,
         ):
             seconds.append(await stories.lame_duck_told_to_idle_client(backends, client))
-    print(f"\n{seconds}")  # noqa: T201
+    print(f"\n{seconds}")
 
     assert statistics.median(seconds) < 0.1
 
 
 async def test_three_times_the_capacity_beside_plain_grpc() -> None:
     plain = await overloaded(is_plain=True, overload_seconds=20.0, calm_seconds=8.0)
-    print(f"\nplain {plain}")  # noqa: T201
+    print(f"\nplain {plain}")
     runs = []
     for _ in range(_RUNS):
         run = await overloaded(
             is_plain=False, overload_seconds=20.0, calm_seconds=8.0, capacity=plain["capacity"]
         )
-        print(f"evenly {run}")  # noqa: T201
+        print(f"evenly {run}")
         runs.append(run)
 
     assert statistics.median(run["goodput"] for run in runs) >= 0.9

@@ -70,7 +70,7 @@ def test_three_interleaved_kinds_are_told_apart_and_the_cpu_is_accounted_for() -
             off = [abs(cost / cpu_seconds - 1.0) for cost in costs[kind]]
             errors[kind].append(statistics.median(off))
         shares.append(attributed / used)
-        print(f"seed {seed}: median errors {errors}, attributed {shares}")  # noqa: T201
+        print(f"seed {seed}: median errors {errors}, attributed {shares}")
 
     assert max(statistics.median(each) for each in errors.values()) <= 0.15
     assert 0.90 <= statistics.median(shares) <= 1.0

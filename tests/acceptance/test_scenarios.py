@@ -40,7 +40,7 @@ def show(capsys: pytest.CaptureFixture[str]) -> Show:
 
     def print_now(text: str) -> None:
         with capsys.disabled():
-            print(f"\n{text}", end="", flush=True)  # noqa: T201
+            print(f"\n{text}", end="", flush=True)
 
     return print_now
 

@@ -24,7 +24,7 @@ class Recorder(Observer):
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
 
-    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 -- it stands for any method
+    def __getattribute__(self, name: str) -> Any:
         if name not in METHODS:
             return super().__getattribute__(name)
 

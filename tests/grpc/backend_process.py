@@ -4,7 +4,7 @@ It prints its port, and then what happens to it.  A `hasty` one does not wait fo
 gives them an hour of grace.
 """
 
-# ruff: noqa: ANN401, T201 -- gRPC has no types; printing is how this talks
+# ruff: noqa: T201 -- gRPC has no types; printing is how this talks
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 What an evenly backend would say, a test says through `trailers` or in a handler of its own.
 """
 
-# ruff: noqa: ANN401 -- gRPC has no types
-
 from __future__ import annotations
 
 import asyncio

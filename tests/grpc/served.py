@@ -91,7 +91,7 @@ async def served(
     *,
     config: BackendConfig = QUICK,
     client_options: tuple[tuple[str, Any], ...] = (),
-    **arguments: Any,  # noqa: ANN401 -- of `evenly.grpc.server`
+    **arguments: Any,
 ) -> AsyncIterator[Served]:
     """Serve these methods of `test.Things`."""
     ledger = Ledger()
@@ -121,7 +121,7 @@ async def failure(call: grpc.aio.Call) -> grpc.aio.AioRpcError:
 
 
 async def trailers(call: grpc.aio.Call) -> Trailers:
-    return {key: value for key, value in await call.trailing_metadata()}  # noqa: C416
+    return {key: value for key, value in await call.trailing_metadata()}  # noqa: C416 -- has no len
 
 
 async def press(runtime: BackendRuntime, level: float) -> None:

@@ -1,7 +1,5 @@
 """The four kinds of call behave as `grpc.aio`'s own."""
 
-# ruff: noqa: ANN401 -- gRPC has no types
-
 from __future__ import annotations
 
 import asyncio

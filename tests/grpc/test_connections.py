@@ -88,10 +88,10 @@ async def test_a_plain_server_without_a_health_service_stays_healthy_while_nobod
 
 async def test_a_server_that_lets_nobody_ask_for_its_health_stays_healthy() -> None:
     class Closed(health_pb2_grpc.HealthServicer):
-        async def Check(self, request: object, context: Context) -> None:  # noqa: N802
+        async def Check(self, request: object, context: Context) -> None:  # noqa: N802 -- gRPC's
             await context.abort(grpc.StatusCode.UNAUTHENTICATED)
 
-        async def Watch(self, request: object, context: Context) -> None:  # noqa: N802
+        async def Watch(self, request: object, context: Context) -> None:  # noqa: N802 -- gRPC's
             await context.abort(grpc.StatusCode.UNAUTHENTICATED)
 
     def also(server: grpc.aio.Server) -> None:

@@ -1,5 +1,3 @@
-# ruff: noqa: ANN401 -- gRPC has no types
-
 from __future__ import annotations
 
 import asyncio
@@ -14,8 +12,10 @@ import pytest
 
 import evenly
 from evenly.core.request import Outcome
+from evenly.grpc.answer import Trailers
 from evenly.grpc.server import server
 from evenly.runtime.backend import BackendConfig
+from evenly.wire import orca
 from tests.grpc.served import (
     SERVICE,
     SOON,
@@ -171,9 +171,6 @@ async def test_a_degraded_answer_says_so() -> None:
 
 async def test_clients_of_others_get_orca_and_ours_do_not() -> None:
     # gRPC takes the binary report out before a Python client sees it, so look where it is made.
-    from evenly.grpc.answer import Trailers  # noqa: PLC0415
-    from evenly.wire import orca  # noqa: PLC0415
-
     for orca_config, to_evenly, is_there in (
         ("foreign", True, False),
         ("foreign", False, True),

@@ -1,7 +1,5 @@
 """A user's interceptors see every attempt, and whatever they do, the counts are right."""
 
-# ruff: noqa: ANN401 -- gRPC has no types
-
 from __future__ import annotations
 
 import asyncio

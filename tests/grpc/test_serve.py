@@ -1,5 +1,3 @@
-# ruff: noqa: ANN401 -- gRPC has no types
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-# ruff: noqa: ANN401 -- gRPC has no types
-
 from __future__ import annotations
 
 import asyncio
@@ -10,6 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from evenly.grpc.interceptor import split_address
 from evenly.grpc.server import server
 from tests.grpc.served import (
     SOON,
@@ -189,8 +188,6 @@ async def test_what_handlers_do_with_their_context_works_as_in_grpc() -> None:
 def test_addresses_are_understood_as_grpc_has_them(
     address: str, expected: tuple[str, int] | None
 ) -> None:
-    from evenly.grpc.interceptor import split_address  # noqa: PLC0415
-
     assert split_address(address) == expected
 
 

@@ -228,7 +228,7 @@ def test_fifty_threads_call_at_once_and_every_attempt_is_counted_once(behavior: 
         assert channel.start().turns == set()
         assert channel.start().waiting == 0
         for server in (one, two):
-            wait_until(lambda: server.runtime.snapshot().task.active == 0)  # noqa: B023
+            wait_until(lambda: server.runtime.snapshot().task.active == 0)  # noqa: B023 -- called now
         assert all(connection.active == 0 for connection in channel.start().connections.values())
 
     # Every tenth call is a chat, which the echo does not see.

@@ -61,7 +61,7 @@ def new_lines() -> Iterator[Lines]:
     logger.removeHandler(handler)
 
 
-def new_observer(clock: ManualClock, **settings: Any) -> LogObserver:  # noqa: ANN401
+def new_observer(clock: ManualClock, **settings: Any) -> LogObserver:
     return LogObserver(logging.getLogger("evenly.test"), clock=clock, **settings)
 
 

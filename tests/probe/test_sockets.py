@@ -15,8 +15,8 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
     """Let the system's resolver find these addresses for a name, and literals as ever."""
     real = socket.getaddrinfo
 
-    def getaddrinfo(host: str, port: int, *, type: int) -> object:  # noqa: A002
-        if host in {"0.0.0.0", V4}:  # noqa: S104
+    def getaddrinfo(host: str, port: int, *, type: int) -> object:  # noqa: A002 -- socket's
+        if host in {"0.0.0.0", V4}:  # noqa: S104 -- it is the point
             return real(host, port, type=type)
         return [(socket.AF_INET, type, 17, "", (found, port)) for found in hosts]
 
@@ -72,7 +72,7 @@ def test_every_address_is_all_of_ipv4_on_a_machine_without_ipv6(
     (sock,) = open_bound(host, 0)
 
     with sock:
-        assert sock.getsockname()[0] == "0.0.0.0"  # noqa: S104
+        assert sock.getsockname()[0] == "0.0.0.0"  # noqa: S104 -- it is the point
 
 
 def test_a_socket_never_blocks_and_has_room_for_a_burst() -> None:

@@ -67,7 +67,7 @@ class Resolver:
         self.script = list(script)
         self.asked = 0
 
-    async def __call__(self, host: str, port: int, *, type: int) -> list[object]:  # noqa: A002
+    async def __call__(self, host: str, port: int, *, type: int) -> list[object]:  # noqa: A002 -- asyncio's
         self.asked += 1
         said = self.script.pop(0)
         await asyncio.sleep(0)

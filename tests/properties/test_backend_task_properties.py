@@ -208,7 +208,7 @@ class Model(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held)
     @rule(which=picks, outcome=st.sampled_from(Outcome), cpu_seconds=costs)
-    def finish(self, which: int, outcome: Outcome, cpu_seconds: Any) -> None:  # noqa: ANN401
+    def finish(self, which: int, outcome: Outcome, cpu_seconds: Any) -> None:
         held = self.held.pop(which % len(self.held))
         expected = self.expected_costs()
         held.admission.finish(outcome, cpu_seconds)
@@ -227,7 +227,7 @@ class Model(RuleBasedStateMachine):
         account.excess += max(0.0, charged - held.reserved)
 
     @rule(name=st.sampled_from(SIGNALS), value=signals)
-    def record_signal(self, name: str, value: Any) -> None:  # noqa: ANN401
+    def record_signal(self, name: str, value: Any) -> None:
         self.task.record_signal(name, value)
         is_count = isinstance(value, int | float) and 0.0 <= value <= 1e9
         if name == "runnable" and is_count:
@@ -362,7 +362,7 @@ def test_no_claim_raises_out_of_admit(
     attempt: object,
     deadline_ms: object,
     peer_is_trusted: bool,
-    runnable: Any,  # noqa: ANN401 -- a reader may say anything
+    runnable: Any,
 ) -> None:
     clock = ManualClock()
     config = BackendTaskConfig(quota=QUOTA)

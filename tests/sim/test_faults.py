@@ -38,7 +38,7 @@ CALM = Scenario(
 )
 
 
-def world_with(*faults: FaultConfig, load: float = 0.5, **changes: Any) -> World:  # noqa: ANN401
+def world_with(*faults: FaultConfig, load: float = 0.5, **changes: Any) -> World:
     scenario = replace(CALM, faults=faults, **changes)
     return World(scenario, policy="round_robin", load=load, seed=1)
 

@@ -286,7 +286,7 @@ def test_nothing_is_violated(name: str) -> None:
     assert all(fault.at_seconds + fault.seconds < scenario.seconds for fault in scenario.faults)
 
     row = told(name).row
-    print(f"{name}: seed {SEED}, {row.requests} requests")  # noqa: T201
+    print(f"{name}: seed {SEED}, {row.requests} requests")  # noqa: T201 -- the seed
 
     assert row.violations == ()
     assert row.requests > 1_000

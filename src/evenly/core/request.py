@@ -134,6 +134,11 @@ class Rejection:
     """When the customer will have quota again, where that is the reason."""
 
     @property
+    def is_for_want_of_backend(self) -> bool:
+        """Whether it would have been sent, had there been a backend: who is patient waits then."""
+        return self.reason is Reason.NO_BACKEND or self.reason is Reason.AT_LIMIT
+
+    @property
     def outcome(self) -> Outcome:
         """How the attempt ends that a backend refuses so.
 

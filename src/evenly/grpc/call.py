@@ -17,11 +17,11 @@ import grpc.aio
 
 from evenly.core.attempt import Attempt
 from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.grpc.call_options import options_of
 from evenly.grpc.connection import Connection, State
 from evenly.grpc.errors import local_status, refused_by_backend, refused_here
 from evenly.grpc.sending import Sending, at_once
 from evenly.runtime.client import Waiting
-from evenly.wire.metadata import to_grpc
 
 if TYPE_CHECKING:
     from evenly.grpc.multicallable import Method
@@ -53,7 +53,7 @@ class AnyCall:
         method: Method,
         request: Request,
         *,
-        metadata: Any,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any,
         credentials: grpc.CallCredentials | None,
         wait_for_ready: bool | None,
         compression: grpc.Compression | None,
@@ -209,7 +209,7 @@ class AnyCall:
 
     # The life of an attempt.
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
         """Begin gRPC's own call on a connection."""
         raise NotImplementedError
 
@@ -280,22 +280,8 @@ class AnyCall:
             self._wake()
 
     def _options(self, attempt: Attempt) -> dict[str, Any]:
-        """Return what to tell gRPC about an attempt."""
-        options: dict[str, Any] = {}
-        deadline_at = self._request.deadline_at
-        if deadline_at is not None:
-            options["timeout"] = deadline_at - self._service.runtime.loop.time()
-        ours = to_grpc(self._request, attempt.number)
-        metadata = self._metadata
-        if ours:
-            metadata = ours if metadata is None else (*metadata, *ours)
-        if metadata is not None:
-            options["metadata"] = metadata
-        if self._credentials is not None:
-            options["credentials"] = self._credentials
-        if self._compression is not None:
-            options["compression"] = self._compression
-        return options
+        now = self._service.runtime.loop.time()
+        return options_of(attempt, now, self._metadata, self._credentials, self._compression)
 
     def _send_elsewhere(self, attempt: Attempt, verdict: Next) -> None:
         """Go on after an attempt that was not sent."""
@@ -373,7 +359,7 @@ class AnyCall:
         if changed is not None and not changed.done():
             changed.set_result(None)
 
-    async def _sent(self) -> Any:  # noqa: ANN401 -- any of gRPC's calls
+    async def _sent(self) -> Any:
         """Return gRPC's call as soon as there is one; `None` if it ended without."""
         while self._inner is None and not self._is_over:
             await self._change()
@@ -383,7 +369,7 @@ class AnyCall:
         while not self._is_over:
             await self._change()
 
-    async def _settled(self, inner: Any) -> None:  # noqa: ANN401 -- any of gRPC's calls
+    async def _settled(self, inner: Any) -> None:
         """Wait until it is known what becomes of a failed attempt; mostly that is so already."""
         while inner is self._inner and not self._is_over:
             await self._change()
@@ -402,7 +388,7 @@ class AnyCall:
         empty = grpc.aio.Metadata()
         raise grpc.aio.AioRpcError(code, empty, empty, details)
 
-    def _refused(self, inner: Any) -> None:  # noqa: ANN401 -- any of gRPC's calls
+    def _refused(self, inner: Any) -> None:
         """End a call that gRPC could not begin: it says so to whoever waits, and is never done."""
         if inner is not None and not inner.done():
             inner.cancel()

@@ -31,11 +31,11 @@ _MIXED = "The iterator and read/write APIs may not be mixed on a single RPC."
 class _UnaryRequest(AnyCall):
     """Send one message, which is there to be sent again."""
 
-    def __init__(self, method: Method, request: Request, message: object, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, method: Method, request: Request, message: object, **options: Any) -> None:
         self._message = message
         super().__init__(method, request, **options)
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
         return self._method.callable_on(connection)(self._message, **options)
 
 
@@ -49,14 +49,14 @@ class _StreamRequest(AnyCall):
         method: Method,
         request: Request,
         messages: AsyncIterable[Any] | Iterable[Any] | None,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> None:
         self._requests = RequestStream(
             messages, method.request_serializer, is_kept=method.keeps_requests
         )
         super().__init__(method, request, **options)
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
         return self._method.callable_on(connection)(self._requests.open(), **options)
 
     def _end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
@@ -164,13 +164,13 @@ class _StreamResponse(AnyCall):
         self._use(_Style.ITERATOR)
         return self
 
-    async def __anext__(self) -> Any:  # noqa: ANN401 -- whatever the stub returns
+    async def __anext__(self) -> Any:
         message = await self._read()
         if message is _EOF:
             raise StopAsyncIteration
         return message
 
-    async def read(self) -> Any:  # noqa: ANN401 -- whatever the stub returns
+    async def read(self) -> Any:
         """Return the next message, or `grpc.aio.EOF` after the last."""
         self._use(_Style.READER)
         return await self._read()
@@ -181,7 +181,7 @@ class _StreamResponse(AnyCall):
         elif self._style is not style:
             raise grpc.aio.UsageError(_MIXED)
 
-    async def _read(self) -> Any:  # noqa: ANN401 -- whatever the stub returns
+    async def _read(self) -> Any:
         try:
             while True:
                 inner = self._inner
@@ -197,7 +197,7 @@ class _StreamResponse(AnyCall):
             self.cancel()
             raise
 
-    async def _next(self, inner: Any) -> Any:  # noqa: ANN401 -- one of gRPC's calls; any message
+    async def _next(self, inner: Any) -> Any:
         if inner is not self._read_from:
             self._read_from, self._messages, self._raised = inner, aiter(inner), None
         try:

@@ -174,16 +174,9 @@ class Channel(grpc.aio.Channel):
             if not try_to_connect:
                 return grpc.ChannelConnectivity.IDLE
             self.start()
-        service = self.service
-        if service.is_ready():
-            return grpc.ChannelConnectivity.READY
-        if service.is_resting():
-            if not try_to_connect:
-                return grpc.ChannelConnectivity.IDLE
-            service.connect_one()
-        if service.connections or not service.runtime.is_discovered:
-            return grpc.ChannelConnectivity.CONNECTING
-        return grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        if try_to_connect:
+            self.service.wake_up()
+        return self.service.connectivity()
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
         """Return when `get_state` says something else."""

@@ -17,30 +17,18 @@ from typing import Any, Protocol, final
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2
 
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
+from evenly.grpc.health_client import CHECK, EVERYTHING, UNANSWERED, WATCH, is_serving
 from evenly.runtime.client import ClientRuntime
 
 __all__ = ["Connection", "Owner", "Parked", "State"]
 
-_CHECK = "/grpc.health.v1.Health/Check"
-_WATCH = "/grpc.health.v1.Health/Watch"
 # A watch that ends is begun again after about so long, for as long as the connection stands.
 _WATCH_AGAIN_SECONDS = 5.0
-_EVERYTHING = health_pb2.HealthCheckRequest().SerializeToString()
-_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 _Ready = grpc.ChannelConnectivity.READY
 _LOGGER = logging.getLogger("evenly.grpc")
-# What gRPC itself says where nothing came back; all else is an answer, be it "no such service" or
-# "not you".
-_UNANSWERED = (
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.UNAVAILABLE,
-)
 
 
 @final
@@ -231,10 +219,10 @@ class Connection:
 
     async def _watch(self) -> None:
         """Hear the backend's health service, where it has one."""
-        watch: Callable[..., Any] = self._channel.unary_stream(_WATCH)
+        watch: Callable[..., Any] = self._channel.unary_stream(WATCH)
         while self.state is State.READY:
             try:
-                async for data in watch(_EVERYTHING):
+                async for data in watch(EVERYTHING):
                     self._heard(data)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
@@ -245,20 +233,17 @@ class Connection:
             await asyncio.sleep(_WATCH_AGAIN_SECONDS * random.uniform(0.5, 1.5))
 
     async def _check(self) -> None:
-        check: Callable[..., Any] = self._channel.unary_unary(_CHECK)
+        check: Callable[..., Any] = self._channel.unary_unary(CHECK)
         try:
-            self._heard(await check(_EVERYTHING, timeout=self._check_seconds))
+            self._heard(await check(EVERYTHING, timeout=self._check_seconds))
         except grpc.aio.AioRpcError as error:
             # That it does not know is an answer.
-            if self.state is State.READY and error.code() not in _UNANSWERED:
+            if self.state is State.READY and error.code() not in UNANSWERED:
                 self.owner.heard_serving(self, is_serving=True)
         except Exception:
             _LOGGER.exception("an interceptor fails on the health service of %s", self.backend)
 
     def _heard(self, data: bytes) -> None:
-        try:
-            status = health_pb2.HealthCheckResponse.FromString(data).status
-        except DecodeError:
-            return
-        if self.state is State.READY:
-            self.owner.heard_serving(self, is_serving=status != _NOT_SERVING)
+        said = is_serving(data)
+        if said is not None and self.state is State.READY:
+            self.owner.heard_serving(self, is_serving=said)

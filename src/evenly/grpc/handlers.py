@@ -79,7 +79,7 @@ class HandlerWrapper:
 
     async def refuse(
         self,
-        inner: Any,  # noqa: ANN401 -- gRPC's own context
+        inner: Any,
         rejection: Rejection,
         request: Request,
         *,
@@ -169,7 +169,7 @@ class _MethodHandler(grpc.RpcMethodHandler):
             self._work = self._write_all if inner.response_streaming else self._answer
         setattr(self, kind, self.serve)
 
-    async def serve(self, message: Any, inner: Any) -> Any:  # noqa: ANN401 -- gRPC's own types
+    async def serve(self, message: Any, inner: Any) -> Any:
         """Serve one request.
 
         Written out rather than divided: in a server whatever runs once per request has left the
@@ -204,23 +204,23 @@ class _MethodHandler(grpc.RpcMethodHandler):
                 inner.set_trailing_metadata(self._load(to_evenly))
         return response
 
-    async def _answer(self, raw: Any, call: ServicerContext) -> Any:  # noqa: ANN401
+    async def _answer(self, raw: Any, call: ServicerContext) -> Any:
         response = await self._function(self._parsed(raw), call)
         # gRPC drops the response of a failure, and so it need not be one.
         if self._serialize is None or call.inner.code() not in _NO_FAILURE or call.abort_code:
             return response
         return self._serialize(response)
 
-    async def _write_all(self, raw: Any, call: ServicerContext) -> None:  # noqa: ANN401
+    async def _write_all(self, raw: Any, call: ServicerContext) -> None:
         await self._function(self._parsed(raw), call)
 
-    async def _send_all(self, raw: Any, call: ServicerContext) -> None:  # noqa: ANN401
+    async def _send_all(self, raw: Any, call: ServicerContext) -> None:
         write = call.inner.write
         async with contextlib.aclosing(self._function(self._parsed(raw), call)) as responses:
             async for response in responses:
                 await write(response)
 
-    def _parsed(self, raw: Any) -> Any:  # noqa: ANN401 -- whatever the deserializer makes
+    def _parsed(self, raw: Any) -> Any:
         if self._deserialize is None:
             return raw
         try:

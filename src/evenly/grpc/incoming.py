@@ -56,7 +56,7 @@ class Incoming:
         self._trust = trust
         self._known: dict[_Metadata, _Claims] = {}
 
-    def read(self, context: Any) -> tuple[Request, int, bool]:  # noqa: ANN401 -- gRPC's own
+    def read(self, context: Any) -> tuple[Request, int, bool]:
         """Return the request, its attempt number, and whether its client is one of ours."""
         metadata: _Metadata = context.invocation_metadata()
         said = metadata
@@ -86,7 +86,7 @@ class Incoming:
             self._known[said] = claims
         return claims
 
-    def _is_trusted(self, context: Any) -> bool:  # noqa: ANN401 -- gRPC's own
+    def _is_trusted(self, context: Any) -> bool:
         peer = context.peer()
         if self._trust.is_trusted(peer):
             return True

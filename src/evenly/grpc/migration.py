@@ -33,7 +33,7 @@ def asynchronous(
     One that answers with a stream writes it, in gRPC's reader-and-writer API.
     """
 
-    async def serve(request: Any, call: ServicerContext) -> Any:  # noqa: ANN401 -- any message
+    async def serve(request: Any, call: ServicerContext) -> Any:
         loop = asyncio.get_running_loop()
         bridge = _Bridge(loop)
         context = SyncServicerContext(call, bridge)
@@ -142,19 +142,19 @@ class SyncServicerContext(grpc.ServicerContext):
         """End the request with this status, and raise."""
         self.abort(status.code, status.details, status.trailing_metadata or ())
 
-    def send_initial_metadata(self, initial_metadata: Any) -> None:  # noqa: ANN401 -- gRPC's
+    def send_initial_metadata(self, initial_metadata: Any) -> None:
         """Send the initial metadata."""
         self._bridge.wait_for(self._call.send_initial_metadata, initial_metadata)
 
-    def set_trailing_metadata(self, trailing_metadata: Any) -> None:  # noqa: ANN401 -- gRPC's
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
         """Set the trailers; ours will be added."""
         self._live().set_trailing_metadata(trailing_metadata)
 
-    def trailing_metadata(self) -> Any:  # noqa: ANN401 -- gRPC's
+    def trailing_metadata(self) -> Any:
         """Return the trailers that were set."""
         return self._live().trailing_metadata()
 
-    def invocation_metadata(self) -> Any:  # noqa: ANN401 -- gRPC's
+    def invocation_metadata(self) -> Any:
         """Return what the client sent beside the request."""
         return self._live().invocation_metadata()
 
@@ -194,7 +194,7 @@ class SyncServicerContext(grpc.ServicerContext):
         """Return by which property of `auth_context` the client is known."""
         return self._live().peer_identity_key()
 
-    def auth_context(self) -> Any:  # noqa: ANN401 -- gRPC's
+    def auth_context(self) -> Any:
         """Return what is known of the connection's security."""
         return self._live().auth_context()
 

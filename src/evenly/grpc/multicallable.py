@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 
-from evenly.context import current_request
-from evenly.core.request import Request
+from evenly.context import outgoing_request
 from evenly.grpc.call import AnyCall
 from evenly.grpc.calls import StreamStreamCall, StreamUnaryCall, UnaryStreamCall, UnaryUnaryCall
 from evenly.grpc.connection import Connection, State
@@ -50,27 +49,16 @@ class Method:
 
     def begin(  # noqa: PLR0917 -- by position, which is faster
         self,
-        message: Any,  # noqa: ANN401 -- whatever the stub takes
+        message: Any,
         timeout: float | None,
-        metadata: Any,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any,
         credentials: grpc.CallCredentials | None,
         wait_for_ready: bool | None,
         compression: grpc.Compression | None,
-    ) -> Any:  # noqa: ANN401 -- one of the four calls
+    ) -> Any:
         """Begin a call."""
         loop = self.channel.start()
-        inherited = current_request()
-        deadline_at = inherited.deadline_at
-        if timeout is not None:
-            own_at = loop.time() + timeout
-            if deadline_at is None or own_at < deadline_at:
-                deadline_at = own_at
-        request = Request(
-            criticality=inherited.criticality,
-            customer=inherited.customer,
-            deadline_at=deadline_at,
-            idempotent=self._is_idempotent,
-        )
+        request = outgoing_request(loop.time(), timeout, idempotent=self._is_idempotent)
         return self.call_class(
             self,
             request,
@@ -81,7 +69,7 @@ class Method:
             compression=compression,
         )
 
-    def callable_on(self, connection: Connection) -> Any:  # noqa: ANN401 -- gRPC's multi-callable
+    def callable_on(self, connection: Connection) -> Any:
         """Return gRPC's own multi-callable for this method on a connection, made once."""
         found = self._callables.get(connection)
         if found is None:
@@ -102,14 +90,14 @@ class Method:
 class _UnaryMethod(Method):
     def __call__(
         self,
-        request: Any,  # noqa: ANN401 -- whatever the stub takes
+        request: Any,
         *,
         timeout: float | None = None,
-        metadata: Any = None,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any = None,
         credentials: grpc.CallCredentials | None = None,
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
-    ) -> Any:  # noqa: ANN401 -- one of the four calls
+    ) -> Any:
         """Begin a call with one message."""
         return self.begin(request, timeout, metadata, credentials, wait_for_ready, compression)
 
@@ -119,13 +107,13 @@ class _StreamMethod(Method):
 
     def __call__(  # noqa: PLR0917 -- gRPC's own signature
         self,
-        request_iterator: Any = None,  # noqa: ANN401 -- any iterable, or none to write
+        request_iterator: Any = None,
         timeout: float | None = None,
-        metadata: Any = None,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any = None,
         credentials: grpc.CallCredentials | None = None,
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
-    ) -> Any:  # noqa: ANN401 -- one of the four calls
+    ) -> Any:
         """Begin a call with a stream of messages."""
         return self.begin(
             request_iterator, timeout, metadata, credentials, wait_for_ready, compression

@@ -10,10 +10,12 @@ from typing import Final
 
 import grpc
 
+from evenly.core.attempt import Attempt
 from evenly.core.request import Outcome
+from evenly.grpc.target import is_unsent
 from evenly.wire.metadata import parse_reject
 
-__all__ = ["ERROR_CODES", "outcome_of"]
+__all__ = ["ERROR_CODES", "outcome_of", "outcome_of_lost"]
 
 _Code = grpc.StatusCode
 
@@ -62,3 +64,15 @@ def outcome_of(
     if code is _Code.DEADLINE_EXCEEDED:
         return Outcome.TIMEOUT
     return Outcome.ERROR if code in ERROR_CODES else Outcome.OK
+
+
+def outcome_of_lost(
+    attempt: Attempt, details: str | None, now: float, *, is_ready: bool
+) -> Outcome:
+    """Return what became of a call whose backend said nothing, and whose connection `is_ready`."""
+    deadline_at = attempt.request.deadline_at
+    if deadline_at is not None and now >= deadline_at:
+        return Outcome.TIMEOUT  # The backend's clock was faster: it says CANCELLED then.
+    if not is_ready and is_unsent(details, attempt.backend.address):
+        return Outcome.NOT_SENT
+    return Outcome.LOST

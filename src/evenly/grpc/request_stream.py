@@ -106,7 +106,7 @@ class RequestStream:
 
     # The reader takes.
 
-    async def take(self, reader: _Reader) -> Any:  # noqa: ANN401 -- bytes, or what is not kept
+    async def take(self, reader: _Reader) -> Any:
         """Return the reader's next message; raise `StopAsyncIteration` at the end."""
         while self._reader is reader:
             place = reader.position - self._first
@@ -157,7 +157,7 @@ class RequestStream:
             self._pulling = None
             self._wake()
 
-    def _keep(self, message: Any) -> None:  # noqa: ANN401 -- whatever the caller's stub takes
+    def _keep(self, message: Any) -> None:
         if self._serialize is not None:
             message = self._serialize(message)
         self._kept.append(message)
@@ -186,5 +186,5 @@ class _Reader(AsyncIterator[Any]):
         self._stream = stream
         self.position = 0
 
-    async def __anext__(self) -> Any:  # noqa: ANN401 -- bytes, or what is not kept
+    async def __anext__(self) -> Any:
         return await self._stream.take(self)

@@ -13,8 +13,7 @@ import grpc.aio
 from evenly.core.attempt import Attempt
 from evenly.core.request import Outcome
 from evenly.grpc.connection import Connection
-from evenly.grpc.outcome import outcome_of
-from evenly.grpc.target import is_unsent
+from evenly.grpc.outcome import outcome_of, outcome_of_lost
 from evenly.wire import load_header
 from evenly.wire.metadata import REJECT_KEY
 
@@ -44,7 +43,7 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("gRPC made us wait for the status of a call that has ended")
 
 
-def _status_of(inner: Any) -> tuple[grpc.StatusCode, grpc.aio.Metadata, bool]:  # noqa: ANN401
+def _status_of(inner: Any) -> tuple[grpc.StatusCode, grpc.aio.Metadata, bool]:
     """Return how gRPC's call ended: its code and trailers, and whether this side gave it up."""
     try:
         code = at_once(inner.code())
@@ -58,7 +57,7 @@ def _status_of(inner: Any) -> tuple[grpc.StatusCode, grpc.aio.Metadata, bool]:  
 
 
 def _error_of(
-    inner: Any,  # noqa: ANN401 -- any of gRPC's calls
+    inner: Any,
     code: grpc.StatusCode,
     trailers: grpc.aio.Metadata,
 ) -> grpc.aio.AioRpcError | None:
@@ -90,7 +89,7 @@ class Sending:
         self._looks = _LOOKS if call.sends_stream else 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def ended(self, inner: Any) -> None:  # noqa: ANN401 -- any of gRPC's calls
+    def ended(self, inner: Any) -> None:
         """Learn that gRPC's call has ended, in whatever way."""
         code, trailers, is_cancelled = _status_of(inner)
         connection = self._connection
@@ -115,7 +114,12 @@ class Sending:
             is_cancelled=is_cancelled,
         )
         if outcome is Outcome.LOST:
-            outcome = self._lost(inner, runtime.loop.time())
+            outcome = outcome_of_lost(
+                attempt,
+                at_once(inner.details()),
+                runtime.loop.time(),
+                is_ready=connection.is_ready(),
+            )
         verdict = attempt.finish(outcome, is_final=call is None or not call.can_replay)
         runtime.settled()
         connection.call_ended()
@@ -125,18 +129,7 @@ class Sending:
                 call.seen = _error_of(inner, code, trailers)
             call.attempt_ended(attempt, outcome, verdict)
 
-    def _lost(self, inner: Any, now: float) -> Outcome:  # noqa: ANN401 -- any of gRPC's calls
-        """Return what became of a call whose backend said nothing."""
-        deadline_at = self._attempt.request.deadline_at
-        if deadline_at is not None and now >= deadline_at:
-            return Outcome.TIMEOUT  # The backend's clock was faster: it says CANCELLED then.
-        details: str | None = at_once(inner.details())
-        connection = self._connection
-        if is_unsent(details, connection.backend.address) and not connection.is_ready():
-            return Outcome.NOT_SENT
-        return Outcome.LOST
-
-    def hurry(self, inner: Any) -> None:  # noqa: ANN401 -- any of gRPC's calls
+    def hurry(self, inner: Any) -> None:
         """Look no more: the caller has given up."""
         if self._timer is not None:
             self._timer.cancel()

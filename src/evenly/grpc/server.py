@@ -44,7 +44,7 @@ class _WrappedGenericHandler(grpc.ServiceRpcHandler):
         """Return the name of its service, if it is one's."""
         return name_of(self._inner)
 
-    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler | None:  # noqa: ANN401
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler | None:
         """Return the handler of a method, wrapped."""
         method = handler_call_details.method
         known = self._known.get(method)

@@ -14,12 +14,11 @@ from typing import Any, final
 import grpc
 import grpc.aio
 
-from evenly.core.attempt import Attempt
 from evenly.core.balancing.backend import Backend
-from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.discovery.target import Discovery, from_target
-from evenly.grpc.connection import Connection, State
+from evenly.grpc.connection import Connection
+from evenly.grpc.connections import Connections
 from evenly.grpc.target import authority_of, grpc_target
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
@@ -50,8 +49,8 @@ def channel_options(target: str | Discovery, options: Options) -> Options:
 
 
 @final
-class Service:
-    """Hold the connections to one service, and send attempts on them."""
+class Service(Connections[Connection]):
+    """Be one service on one event loop."""
 
     def __init__(
         self,
@@ -66,8 +65,7 @@ class Service:
     ) -> None:
         self.name = target if isinstance(target, str) else type(target).__name__
         discovery = from_target(target) if isinstance(target, str) else target
-        self.runtime = ClientRuntime(discovery, config, observer=observer)
-        self.connections: dict[str, Connection] = {}
+        super().__init__(ClientRuntime(discovery, config, observer=observer))
         self._credentials = credentials
         self._compression = compression
         self._interceptors = interceptors
@@ -96,15 +94,6 @@ class Service:
             await connection.closed()
         await self.runtime.stopped()
 
-    def connection_for(self, attempt: Attempt) -> Connection | None:
-        """Return the connection to send an attempt on, ready or not; `None` if there is none."""
-        address = attempt.view.backend.address
-        connection = self.connections.get(address)
-        if connection is None:
-            self.runtime.settled()  # It is opened on demand.
-            connection = self.connections.get(address)
-        return connection
-
     # The runtime says what to do.
 
     def connect(self, backend: Backend) -> None:
@@ -128,56 +117,10 @@ class Service:
             return grpc.aio.insecure_channel(target, *arguments)
         return grpc.aio.secure_channel(target, self._credentials, *arguments)
 
-    def disconnect(self, backend: Backend) -> None:
-        """Close the connection when its last call has ended."""
-        connection = self.connections.pop(backend.address, None)
-        if connection is not None:
-            self._retire(connection)
-
-    def check(self, backend: Backend) -> None:
-        """Ask over the connection whether the backend serves."""
-        connection = self.connections.get(backend.address)
-        if connection is not None:
-            connection.check()
-
-    # Connections say what happened.
-
-    def connection_opened(self, connection: Connection) -> None:
-        """Tell the core that a connection stands."""
-        self.runtime.connection_changed(connection.backend, ConnectionEvent.OPENED)
-
-    def connection_ended(self, connection: Connection, event: ConnectionEvent) -> None:
-        """Tell the core that a connection was refused or lost, unless it was replaced."""
-        if self.connections.get(connection.backend.address) is connection:
-            del self.connections[connection.backend.address]
-            self._leave(connection)
-            self.runtime.connection_changed(connection.backend, event)
-
-    def heard_serving(self, connection: Connection, *, is_serving: bool) -> None:
-        """Tell the core what a backend's health service says."""
-        self.runtime.heard_serving(connection.backend, is_serving=is_serving)
-
-    def _retire(self, connection: Connection) -> None:
-        self._leave(connection)
-        connection.retire()
-
-    def _leave(self, connection: Connection) -> None:
-        """Remember what may have calls that have not ended, for `stop`."""
+    def _left(self, connection: Connection) -> None:
+        """Remember it for `stop`."""
         self._leaving = [other for other in self._leaving if not other.is_closed]
         self._leaving.append(connection)
-
-    def is_resting(self) -> bool:
-        """Return whether there is no connection because nobody needed one."""
-        return not self.connections and self.runtime.task.is_resting()
-
-    def connect_one(self) -> None:
-        """Open a connection to a backend that rests."""
-        self.runtime.task.demand_one()
-        self.runtime.settled()
-
-    def is_ready(self) -> bool:
-        """Return whether some connection stands."""
-        return any(connection.state is State.READY for connection in self.connections.values())
 
 
 _shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Service]] = (

@@ -26,7 +26,7 @@ class ServicerContext(grpc.aio.ServicerContext):
 
     def __init__(
         self,
-        inner: Any,  # noqa: ANN401 -- gRPC's own is of no public type
+        inner: Any,
         trailers: Trailers,
         admission: Admission,
         scope: Serving,
@@ -68,7 +68,7 @@ class ServicerContext(grpc.aio.ServicerContext):
         """End the request with this status, and raise."""
         await self.abort(status.code, status.details, status.trailing_metadata or ())
 
-    async def read(self) -> Any:  # noqa: ANN401 -- whatever the deserializer makes
+    async def read(self) -> Any:
         """Read the next message; `grpc.aio.EOF` after the last."""
         return await self.inner.read()
 

@@ -63,18 +63,18 @@ class Health(health_pb2_grpc.HealthServicer):
         self._is_closed = True
         self._wake()
 
-    async def Check(self, request: Any, context: Any) -> Any:  # noqa: ANN401, N802 -- gRPC's
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 -- gRPC's
         """Say how a service is."""
         if request.service not in self._names:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service here")
         return health_pb2.HealthCheckResponse(status=self._status)
 
-    async def List(self, request: Any, context: Any) -> Any:  # noqa: ANN401, ARG002, N802 -- gRPC's
+    async def List(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802 -- gRPC's
         """Say how all services are."""
         response = health_pb2.HealthCheckResponse(status=self._status)
         return health_pb2.HealthListResponse(statuses=dict.fromkeys(self._names, response))
 
-    async def Watch(self, request: Any, context: Any) -> None:  # noqa: ANN401, N802 -- gRPC's
+    async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802 -- gRPC's
         """Say how a service is, and again whenever that changes."""
         woken = asyncio.Event()
         self._watchers[woken] = None
@@ -125,7 +125,7 @@ class Orca:
         """End the streams that are under way: a server that stops would wait for them."""
         self._closing.set()
 
-    async def _stream(self, request: Any, context: Any) -> None:  # noqa: ANN401 -- gRPC's
+    async def _stream(self, request: Any, context: Any) -> None:
         asked = request.report_interval
         # A duration's parts are whole numbers of any sign, and so this is finite.
         seconds = max(self._least_seconds, asked.seconds + asked.nanos * 1e-9)

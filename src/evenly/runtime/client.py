@@ -215,7 +215,7 @@ class ClientRuntime:
         answer = self.task.begin(request)
         probes = self.task.take_probes()
         if probes:
-            self._probe(probes)
+            self.probe(probes)
         if isinstance(answer, Ask):
             return self.ask(answer, go_on, is_patient=is_patient)
         if is_patient and _is_without_backend(answer):
@@ -255,6 +255,23 @@ class ClientRuntime:
                 connector.connect(backend)
         if self._parked:
             self._unpark()
+
+    def is_resting(self) -> bool:
+        """Return whether some backend has no connection because nobody needed one."""
+        with self.lock:
+            return self.task.is_resting()
+
+    def connect_one(self) -> None:
+        """Have a connection opened to a backend that rests: somebody wants to see it stand."""
+        with self.lock:
+            self.task.demand_one()
+        self.settled()
+
+    def probe(self, backends: Sequence[Backend]) -> None:
+        """Probe these in the background, if there are probes."""
+        if self.config.probe.is_on:
+            for backend in backends:
+                self.prober.probe(backend)
 
     # What was heard.
 
@@ -346,13 +363,8 @@ class ClientRuntime:
             # Health checks: by UDP, and over the connection too where that gets no answer.
             if self._connector is not None and not self.prober.is_answering(backend):
                 self._connector.check(backend)
-        self._probe(probes)
+        self.probe(probes)
         self._schedule()
-
-    def _probe(self, backends: Sequence[Backend]) -> None:
-        if self.config.probe.is_on:
-            for backend in backends:
-                self.prober.probe(backend)
 
     def _unpark(self, *, everyone: bool = False) -> None:
         """Begin what waits for a backend, in its order, until one has to wait on.
@@ -380,7 +392,7 @@ class ClientRuntime:
         with self.lock:
             answer = self.task.begin(waiting.request)
             probes = self.task.take_probes()
-        self._probe(probes)
+        self.probe(probes)
         if waiting.is_patient and _is_without_backend(answer):
             return False
         self.unpark(waiting)
@@ -389,6 +401,4 @@ class ClientRuntime:
 
 
 def _is_without_backend(answer: Attempt | Ask | Rejection) -> bool:
-    return isinstance(answer, Rejection) and (
-        answer.reason is Reason.NO_BACKEND or answer.reason is Reason.AT_LIMIT
-    )
+    return isinstance(answer, Rejection) and answer.is_for_want_of_backend

@@ -252,8 +252,8 @@ def test_rendezvous_orders_equal_hashes_by_place() -> None:
 @pytest.mark.parametrize("backends", [[], ["a", "b", "c"]], ids=["empty", "three"])
 def test_wrong_input_is_refused(
     function: SubsetFunction,
-    client_index: Any,  # noqa: ANN401
-    subset_size: Any,  # noqa: ANN401
+    client_index: Any,
+    subset_size: Any,
     message: str,
     backends: list[str],
 ) -> None:

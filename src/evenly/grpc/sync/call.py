@@ -50,7 +50,7 @@ class Sending:
         self._call = None if call.is_weak else call
         self._weak_call = weakref.ref(call) if call.is_weak else None
 
-    def ended(self, inner: Any) -> None:  # noqa: ANN401 -- any of gRPC's calls
+    def ended(self, inner: Any) -> None:
         """Learn that gRPC's call has ended, in whatever way."""
         call = self._call if self._weak_call is None else self._weak_call()
         self._call = None  # gRPC's call still holds us, and the call holds it.
@@ -96,7 +96,7 @@ class AnyCall(Status):
         """Whether it could be sent again: the caller has seen nothing of an answer."""
         return self._is_replayable
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
         """Begin gRPC's own call on a connection."""
         raise NotImplementedError
 
@@ -141,12 +141,12 @@ class AnyCall(Status):
             self._service.abandon(attempt, connection)
             return
         sending = Sending(self, attempt, connection)
-        options = self._options.of(self._request, attempt)
         before = self.backend
         # Already: the backend may have got it before gRPC returns here.
         self.backend = connection.backend.address
         self.attempts += 1
         try:
+            options = self._options.of(attempt)
             sending.inner = inner = self._context.run(self._open, connection, options)
         except Exception as error:  # noqa: BLE001 -- it is the caller's mistake, and raised there
             self.backend = before
@@ -164,7 +164,7 @@ class AnyCall(Status):
             self._drop(sending)
         inner.add_done_callback(sending.ended)
 
-    def attempt_ended(self, sending: Sending, inner: Any) -> None:  # noqa: ANN401 -- gRPC's call
+    def attempt_ended(self, sending: Sending, inner: Any) -> None:
         """Learn, in a thread of gRPC's, that the call of an attempt has ended."""
         code = inner.code()
         trailers = inner.trailing_metadata()

@@ -72,7 +72,7 @@ class _StreamResponse(AnyCall):
     def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> Any:  # noqa: ANN401 -- whatever the stub returns
+    def __next__(self) -> Any:
         while True:
             sending = self._wait_for_sent()
             if sending is None:
@@ -81,12 +81,12 @@ class _StreamResponse(AnyCall):
                 return self._read(sending) if self._is_replayable else next(sending.inner)
             except (StopIteration, grpc.RpcError):
                 # gRPC says so here before it does in the callback, which decides what follows.
-                self._wait_for(lambda: self._is_over or self._sent is not sending)  # noqa: B023
+                self._wait_for(lambda: self._is_over or self._sent is not sending)  # noqa: B023 -- called now
                 if self._sent is sending:
                     raise (self._failure() or StopIteration) from None
                 # The attempt failed, and is made again.
 
-    def _read(self, sending: Sent) -> Any:  # noqa: ANN401 -- whatever the stub returns
+    def _read(self, sending: Sent) -> Any:
         """Read what may be the first message: with it the call is not sent again.
 
         The end of the call may arrive right behind it, in a thread of gRPC's, which does not know
@@ -115,7 +115,7 @@ class _StreamResponse(AnyCall):
             self._unread = sending
         return self._is_reading
 
-    def next(self) -> Any:  # noqa: ANN401 -- whatever the stub returns
+    def next(self) -> Any:
         """Return the next message, as gRPC's own iterators offer it."""
         return self.__next__()
 
@@ -127,7 +127,7 @@ class _StreamResponse(AnyCall):
 class UnaryUnaryFuture(_UnaryRequest):
     """Be a call with one message each way."""
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
         return self._method.callable_on(connection).future(self._message, **options)
 
 
@@ -135,7 +135,7 @@ class UnaryUnaryFuture(_UnaryRequest):
 class StreamUnaryFuture(_StreamRequest):
     """Be a call with a stream there and one message back."""
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
         return self._method.callable_on(connection).future(self._requests.open(), **options)
 
 
@@ -143,7 +143,7 @@ class StreamUnaryFuture(_StreamRequest):
 class UnaryStreamCall(_UnaryRequest, _StreamResponse):
     """Be a call with one message there and a stream back."""
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
         return self._method.callable_on(connection)(self._message, **options)
 
 
@@ -151,7 +151,7 @@ class UnaryStreamCall(_UnaryRequest, _StreamResponse):
 class StreamStreamCall(_StreamRequest, _StreamResponse):
     """Be a call with a stream each way."""
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
         return self._method.callable_on(connection)(self._requests.open(), **options)
 
     def _commit(self) -> None:

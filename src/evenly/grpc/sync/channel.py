@@ -158,9 +158,10 @@ class Channel(grpc.Channel):
         try_to_connect: bool | None = False,
     ) -> None:
         """Tell `callback` about connectivity: READY as soon as one backend can be sent to."""
-        # There is always a try: who only wants to look will not mind.
-        del try_to_connect
-        self._subscribers.add(callback, self.start().background)
+        service = self.start()
+        if try_to_connect:
+            service.background.soon(service.wake_up)
+        self._subscribers.add(callback, service.background)
 
     def unsubscribe(self, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
         """Tell `callback` no more."""
@@ -172,11 +173,7 @@ class Channel(grpc.Channel):
             return grpc.ChannelConnectivity.SHUTDOWN
         if service is None:
             return grpc.ChannelConnectivity.IDLE
-        if service.is_ready():
-            return grpc.ChannelConnectivity.READY
-        if service.connections or not service.runtime.is_discovered:
-            return grpc.ChannelConnectivity.CONNECTING
-        return grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        return service.connectivity()
 
     def unary_unary(
         self,

@@ -14,27 +14,15 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, final
 
 import grpc
-from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2
 
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
 from evenly.grpc.connection import State
+from evenly.grpc.health_client import CHECK, EVERYTHING, UNANSWERED, WATCH, is_serving
 from evenly.grpc.sync.background import Background
 
 __all__ = ["Connection", "Owner", "Parked"]
 
-_CHECK = "/grpc.health.v1.Health/Check"
-_WATCH = "/grpc.health.v1.Health/Watch"
-_EVERYTHING = health_pb2.HealthCheckRequest().SerializeToString()
-_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-# What gRPC itself says where nothing came back; all else is an answer, be it "no such service" or
-# "not you".
-_UNANSWERED = (
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.UNAVAILABLE,
-)
 # Whoever answers by UDP is not watched: a watch takes a thread for as long as it lasts.  The first
 # check of a connection may come before the first answer.
 _CHECKS_BEFORE_WATCH = 2
@@ -48,6 +36,9 @@ class Owner(Protocol):
     @property
     def lock(self) -> AbstractContextManager[object]:
         """What is held while it is decided who sends where."""
+
+    def is_ready(self) -> bool:
+        """Return whether some connection stands."""
 
     def connection_ended(self, connection: Connection, event: ConnectionEvent) -> None:
         """Learn that it was refused, or is lost."""
@@ -80,6 +71,7 @@ class Connection:
         owner: Owner,
         *,
         connect_seconds: float,
+        patience_seconds: float,
         check_seconds: float,
     ) -> None:
         self.backend = backend
@@ -95,6 +87,7 @@ class Connection:
         self.probe_port: int | None = None
         """Which port its backend has announced here."""
         self._owner = owner
+        self._patience_seconds = patience_seconds
         self._check_seconds = check_seconds
         self._parked: list[Parked] = []
         self.checks = 0
@@ -110,8 +103,10 @@ class Connection:
         return f"<Connection {self.backend} {self.state.name} active={self.active}>"
 
     def park(self, parked: Parked) -> None:
-        """Hold an attempt back until the connection stands or is gone."""
+        """Hold an attempt back until the connection stands or is gone, or another one stands."""
         self._parked.append(parked)
+        if len(self._parked) == 1:
+            self._owner.background.loop.call_later(self._patience_seconds, self._reconsider)
 
     def retire(self) -> None:
         """Use it for nothing new; close it when its last call has ended."""
@@ -122,11 +117,11 @@ class Connection:
         """Ask the backend over this connection whether it serves."""
         if self.state is not State.READY:
             return
-        call = self.channel.unary_unary(_CHECK).future(_EVERYTHING, timeout=self._check_seconds)
+        call = self.channel.unary_unary(CHECK).future(EVERYTHING, timeout=self._check_seconds)
         call.add_done_callback(self._checked)
         self.checks += 1
         if self.checks == _CHECKS_BEFORE_WATCH:
-            self._watch_call = self.channel.unary_stream(_WATCH)(_EVERYTHING)
+            self._watch_call = self.channel.unary_stream(WATCH)(EVERYTHING)
             thread = threading.Thread(
                 target=self._watch, args=(self._watch_call,), name="evenly-watch", daemon=True
             )
@@ -155,14 +150,14 @@ class Connection:
             self.is_ready = False
         self._owner.background.soon(self._learn, connectivity)
 
-    def _checked(self, call: Any) -> None:  # noqa: ANN401 -- gRPC's own call
+    def _checked(self, call: Any) -> None:
         code = call.code()
         if code is grpc.StatusCode.OK:
             self._owner.background.soon(self._heard, call.result())
-        elif code not in _UNANSWERED:
+        elif code not in UNANSWERED:
             self._owner.background.soon(self._heard, b"")
 
-    def _watch(self, call: Any) -> None:  # noqa: ANN401 -- gRPC's own call
+    def _watch(self, call: Any) -> None:
         """Hear the backend's health service, where it has one."""
         try:
             for data in call:
@@ -216,10 +211,15 @@ class Connection:
         for attempt in parked:
             attempt.connected(self)
 
+    def _reconsider(self) -> None:
+        """Let what waits go elsewhere, if that can be had: this one may never come to stand."""
+        if self.state is State.CONNECTING and self._parked:
+            if self._owner.is_ready():
+                self._release()
+            else:
+                self._owner.background.loop.call_later(self._patience_seconds, self._reconsider)
+
     def _heard(self, data: bytes) -> None:
-        try:
-            status = health_pb2.HealthCheckResponse.FromString(data).status
-        except DecodeError:
-            return
-        if self.state is State.READY:
-            self._owner.heard_serving(self, is_serving=status != _NOT_SERVING)
+        said = is_serving(data)
+        if said is not None and self.state is State.READY:
+            self._owner.heard_serving(self, is_serving=said)

@@ -131,7 +131,7 @@ class FailedCall(grpc.RpcError, grpc.Call, grpc.Future):
         """Return itself."""
         return self
 
-    def traceback(self, timeout: float | None = None) -> TracebackType | None:  # noqa: ARG002
+    def traceback(self, timeout: float | None = None) -> TracebackType | None:  # noqa: ARG002 -- too
         """Return where it was raised."""
         raised_at: TracebackType | None = self.__traceback__
         return raised_at
@@ -216,7 +216,7 @@ NOTHING_SENT: Final = Unsent(
 )
 
 
-def refused_by_backend(error: Any, outcome: Outcome | None) -> Any:  # noqa: ANN401 -- gRPC's errors
+def refused_by_backend(error: Any, outcome: Outcome | None) -> Any:
     """Return what to raise for a call that failed so: a rejection as one of ours."""
     kind: type[RejectedRpcError]
     if outcome is Outcome.OVERLOADED or outcome is Outcome.DONT_RETRY:

@@ -156,7 +156,7 @@ class _Served:
     def _measured(self, cpu_seconds: float) -> None:
         self._runtime.measured(cpu_seconds + _GRPC_SECONDS)
 
-    def response(self, raw: Any, context: Any) -> Any:  # noqa: ANN401 -- gRPC's own types
+    def response(self, raw: Any, context: Any) -> Any:
         """Serve one request with one response."""
         call = self._admit(context)
         meter = call.meter
@@ -172,7 +172,7 @@ class _Served:
         self._ended(call, context)
         return response
 
-    def responses(self, raw: Any, context: Any) -> Iterator[Any]:  # noqa: ANN401 -- gRPC's own types
+    def responses(self, raw: Any, context: Any) -> Iterator[Any]:
         """Serve one request with a stream of responses, each step of it metered.
 
         gRPC drops it where the client has left; what comes after `yield` then ends the request.
@@ -201,7 +201,7 @@ class _Served:
             raise
         self._ended(call, context)
 
-    def _run(self, raw: Any, context: Any) -> Any:  # noqa: ANN401 -- gRPC's own types
+    def _run(self, raw: Any, context: Any) -> Any:
         if self._deserialize is not None:
             try:
                 raw = self._deserialize(raw)
@@ -209,7 +209,7 @@ class _Served:
                 raise _Undecodable from error
         return self._function(raw, context)
 
-    def _admit(self, context: Any) -> _Call:  # noqa: ANN401 -- gRPC's own context
+    def _admit(self, context: Any) -> _Call:
         """Begin a request that was admitted, or admit it now; or abort it."""
         runtime = self._runtime
         with runtime.lock:
@@ -232,7 +232,7 @@ class _Served:
             self._reception.refuse(context, answer, request, to_evenly=to_evenly)
         return _Call(answer, Serving(request, runtime.should_degrade), meter, to_evenly)
 
-    def _ended(self, call: _Call, context: Any) -> None:  # noqa: ANN401 -- gRPC's own context
+    def _ended(self, call: _Call, context: Any) -> None:
         """End a request whose handler has returned."""
         # Its client may have left meanwhile: gRPC lets handlers run on.
         is_left = not context.is_active()
@@ -243,7 +243,7 @@ class _Served:
         )
         self._finish(call, context, outcome)
 
-    def _failed(self, call: _Call, context: Any, error: BaseException) -> None:  # noqa: ANN401
+    def _failed(self, call: _Call, context: Any, error: BaseException) -> None:
         """End a request whose handler has raised; if this returns, the error goes to gRPC."""
         if not context.is_active() or isinstance(error, GeneratorExit):
             self._finish(call, context, gave_up(call.admission, call.scope.request.deadline_at))
@@ -261,7 +261,7 @@ class _Served:
             code = context.code()
             self._finish(call, context, Outcome.ERROR if code is None else outcome_of_status(code))
 
-    def _finish(self, call: _Call, context: Any, outcome: Outcome) -> None:  # noqa: ANN401
+    def _finish(self, call: _Call, context: Any, outcome: Outcome) -> None:
         others = context.trailing_metadata() or ()
         with self._runtime.lock:
             cpu_seconds = self._metering.cpu_seconds(call.meter)
@@ -271,7 +271,7 @@ class _Served:
             )
         context.set_trailing_metadata(entries)
 
-    def _pass_on(self, call: _Call, context: Any) -> Rejection:  # noqa: ANN401 -- gRPC's own context
+    def _pass_on(self, call: _Call, context: Any) -> Rejection:
         others = context.trailing_metadata() or ()
         with self._runtime.lock:
             cpu_seconds = self._metering.cpu_seconds(call.meter)
@@ -281,7 +281,7 @@ class _Served:
         return rejection
 
 
-def _with_deadline(request: Request, context: Any) -> Request:  # noqa: ANN401 -- gRPC's own context
+def _with_deadline(request: Request, context: Any) -> Request:
     """Return a request with the deadline that is known now; others may share the one given."""
     seconds = context.time_remaining()
     is_none = seconds is None or seconds > _DEADLINE_MOST_SECONDS

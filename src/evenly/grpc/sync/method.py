@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import grpc
 
-from evenly.context import current_request
+from evenly.context import outgoing_request
 from evenly.core.attempt import Attempt
 from evenly.core.request import Next, Request
+from evenly.grpc.call_options import options_of
 from evenly.grpc.sync.connection import Connection
 from evenly.grpc.sync.errors import FailedCall, Unsent, refused_by_backend
 from evenly.grpc.sync.request_stream import RequestStream
 from evenly.grpc.sync.turn import Placed, Turn
-from evenly.wire.metadata import to_grpc
 
 if TYPE_CHECKING:
     from evenly.grpc.sync.channel import Channel
@@ -40,7 +40,7 @@ class CallOptions:
 
     def __init__(
         self,
-        metadata: Any,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any,
         credentials: grpc.CallCredentials | None,
         wait_for_ready: bool | None,
         compression: grpc.Compression | None,
@@ -51,22 +51,11 @@ class CallOptions:
         self._compression = compression
         self.is_patient = bool(wait_for_ready)
 
-    def of(self, request: Request, attempt: Attempt) -> dict[str, Any]:
+    def of(self, attempt: Attempt) -> dict[str, Any]:
         """Return what to tell gRPC about an attempt."""
-        options: dict[str, Any] = {}
-        if request.deadline_at is not None:
-            options["timeout"] = request.deadline_at - time.monotonic()
-        ours = to_grpc(request, attempt.number)
-        metadata = self._metadata
-        if ours:
-            metadata = ours if metadata is None else (*metadata, *ours)
-        if metadata is not None:
-            options["metadata"] = metadata
-        if self._credentials is not None:
-            options["credentials"] = self._credentials
-        if self._compression is not None:
-            options["compression"] = self._compression
-        return options
+        return options_of(
+            attempt, time.monotonic(), self._metadata, self._credentials, self._compression
+        )
 
 
 class Method:
@@ -88,7 +77,7 @@ class Method:
         self._response_deserializer = response_deserializer
         self._is_idempotent = channel.config.is_idempotent(name)
 
-    def callable_on(self, connection: Connection) -> Any:  # noqa: ANN401 -- gRPC's multi-callable
+    def callable_on(self, connection: Connection) -> Any:
         """Return gRPC's own multi-callable for this method on a connection, made once."""
         found = connection.callables.get(self)
         if found is None:
@@ -100,20 +89,9 @@ class Method:
 
     def request(self, timeout: float | None) -> Request:
         """Return what the core is to know of a call that is made here and now."""
-        inherited = current_request()
-        deadline_at = inherited.deadline_at
-        if timeout is not None:
-            own_at = time.monotonic() + timeout
-            if deadline_at is None or own_at < deadline_at:
-                deadline_at = own_at
-        return Request(
-            criticality=inherited.criticality,
-            customer=inherited.customer,
-            deadline_at=deadline_at,
-            idempotent=self._is_idempotent,
-        )
+        return outgoing_request(time.monotonic(), timeout, idempotent=self._is_idempotent)
 
-    def serialized(self, message: Any) -> bytes:  # noqa: ANN401 -- whatever the stub takes
+    def serialized(self, message: Any) -> bytes:
         """Return a message as it is sent."""
         if self.request_serializer is None:
             return message  # type: ignore[no-any-return]
@@ -142,7 +120,7 @@ class Method:
             sent = message if stream is None else stream.open()
             try:
                 call = self.callable_on(connection).with_call
-                response, inner = call(sent, **options.of(request, attempt))
+                response, inner = call(sent, **options.of(attempt))
             except grpc.RpcError as error:
                 failure: Any = error
             except BaseException:
@@ -174,7 +152,7 @@ def _waited(answer: Placed | Unsent | Turn) -> Placed | Unsent:
     return answer.wait() if isinstance(answer, Turn) else answer
 
 
-def _described(call: Any, attempt: Attempt, attempts: int) -> Any:  # noqa: ANN401 -- or an error
+def _described(call: Any, attempt: Attempt, attempts: int) -> Any:
     """Say in a call that is over who served it, and how often it was sent."""
     call.backend = attempt.backend.address
     call.attempts = attempts

@@ -26,22 +26,22 @@ class UnaryUnary(Method, grpc.UnaryUnaryMultiCallable):
 
     def __call__(  # noqa: PLR0917 -- gRPC's own signature
         self,
-        request: Any,  # noqa: ANN401 -- whatever the stub takes
+        request: Any,
         timeout: float | None = None,
-        metadata: Any = None,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any = None,
         credentials: grpc.CallCredentials | None = None,
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
-    ) -> Any:  # noqa: ANN401 -- whatever the stub returns
+    ) -> Any:
         """Call, wait, and return the response."""
         options = CallOptions(metadata, credentials, wait_for_ready, compression)
         return self.wait_for_response(self.serialized(request), self.request(timeout), options)[0]
 
     def with_call(  # noqa: PLR0917 -- gRPC's own signature
         self,
-        request: Any,  # noqa: ANN401 -- whatever the stub takes
+        request: Any,
         timeout: float | None = None,
-        metadata: Any = None,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any = None,
         credentials: grpc.CallCredentials | None = None,
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
@@ -52,9 +52,9 @@ class UnaryUnary(Method, grpc.UnaryUnaryMultiCallable):
 
     def future(  # noqa: PLR0917 -- gRPC's own signature
         self,
-        request: Any,  # noqa: ANN401 -- whatever the stub takes
+        request: Any,
         timeout: float | None = None,
-        metadata: Any = None,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any = None,
         credentials: grpc.CallCredentials | None = None,
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
@@ -71,9 +71,9 @@ class UnaryStream(Method, grpc.UnaryStreamMultiCallable):
 
     def __call__(  # noqa: PLR0917 -- gRPC's own signature
         self,
-        request: Any,  # noqa: ANN401 -- whatever the stub takes
+        request: Any,
         timeout: float | None = None,
-        metadata: Any = None,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any = None,
         credentials: grpc.CallCredentials | None = None,
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
@@ -92,11 +92,11 @@ class StreamUnary(Method, grpc.StreamUnaryMultiCallable):
         self,
         request_iterator: Iterable[Any],
         timeout: float | None = None,
-        metadata: Any = None,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any = None,
         credentials: grpc.CallCredentials | None = None,
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
-    ) -> Any:  # noqa: ANN401 -- whatever the stub returns
+    ) -> Any:
         """Call, wait, and return the response."""
         return self.with_call(
             request_iterator, timeout, metadata, credentials, wait_for_ready, compression
@@ -106,7 +106,7 @@ class StreamUnary(Method, grpc.StreamUnaryMultiCallable):
         self,
         request_iterator: Iterable[Any],
         timeout: float | None = None,
-        metadata: Any = None,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any = None,
         credentials: grpc.CallCredentials | None = None,
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
@@ -123,7 +123,7 @@ class StreamUnary(Method, grpc.StreamUnaryMultiCallable):
         self,
         request_iterator: Iterable[Any],
         timeout: float | None = None,
-        metadata: Any = None,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any = None,
         credentials: grpc.CallCredentials | None = None,
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,
@@ -142,7 +142,7 @@ class StreamStream(Method, grpc.StreamStreamMultiCallable):
         self,
         request_iterator: Iterable[Any],
         timeout: float | None = None,
-        metadata: Any = None,  # noqa: ANN401 -- gRPC's many kinds of metadata
+        metadata: Any = None,
         credentials: grpc.CallCredentials | None = None,
         wait_for_ready: bool | None = None,
         compression: grpc.Compression | None = None,

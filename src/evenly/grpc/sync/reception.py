@@ -171,7 +171,7 @@ class Reception:
     def _refusing(
         self, rejection: Rejection, request: Request, *, to_evenly: bool
     ) -> grpc.RpcMethodHandler:
-        def refuse(_: object, context: Any) -> NoReturn:  # noqa: ANN401 -- gRPC's own context
+        def refuse(_: object, context: Any) -> NoReturn:
             self.refuse(context, rejection, request, to_evenly=to_evenly)
 
         refuse.experimental_thread_pool = _AT_ONCE  # type: ignore[attr-defined]
@@ -193,7 +193,7 @@ class Reception:
 
     def refuse(
         self,
-        context: Any,  # noqa: ANN401 -- gRPC's own context
+        context: Any,
         rejection: Rejection,
         request: Request,
         *,

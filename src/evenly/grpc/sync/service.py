@@ -15,19 +15,19 @@ import grpc
 
 from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend
-from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.observer import Observer
-from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.core.request import Next, Outcome, Rejection, Request
 from evenly.discovery.target import Discovery, from_target
 from evenly.grpc.connection import State
-from evenly.grpc.outcome import outcome_of
+from evenly.grpc.connections import Connections
+from evenly.grpc.outcome import outcome_of, outcome_of_lost
 from evenly.grpc.service import Options, channel_options
 from evenly.grpc.sync import background
 from evenly.grpc.sync.connection import Connection
 from evenly.grpc.sync.errors import CLOSED, Unsent
 from evenly.grpc.sync.turn import Placed, Turn
-from evenly.grpc.target import grpc_target, is_unsent
+from evenly.grpc.target import grpc_target
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
 from evenly.wire import load_header
@@ -36,12 +36,11 @@ from evenly.wire.metadata import REJECT_KEY
 __all__ = ["Service"]
 
 _CLOSED = "Cannot invoke RPC on closed channel!"
-_WITHOUT_BACKEND = (Reason.NO_BACKEND, Reason.AT_LIMIT)
 
 
 @final
-class Service:
-    """Hold the connections to one service, and find the one for each attempt."""
+class Service(Connections[Connection]):
+    """Be one service for the threads of this process."""
 
     def __init__(
         self,
@@ -56,9 +55,8 @@ class Service:
         self.name = target if isinstance(target, str) else type(target).__name__
         self.lock = threading.RLock()
         discovery = from_target(target) if isinstance(target, str) else target
-        self.runtime = ClientRuntime(discovery, config, observer=observer, lock=self.lock)
+        super().__init__(ClientRuntime(discovery, config, observer=observer, lock=self.lock))
         self.background = background.hold()
-        self.connections: dict[str, Connection] = {}
         self.turns: set[Turn] = set()
         """Requests that wait to be sent."""
         self.waiting = 0
@@ -80,12 +78,12 @@ class Service:
             turns = list(self.turns)
         for turn in turns:
             turn.close()
-        self.background.run(self._retire)
+        self.background.run(self._retire_all)
         for connection in list(self._unclosed):
             connection.close()
         background.release()
 
-    def _retire(self) -> None:
+    def _retire_all(self) -> None:
         self.runtime.stop()
         for backend in [connection.backend for connection in self.connections.values()]:
             self.disconnect(backend)
@@ -94,10 +92,6 @@ class Service:
         """Return what is known of the service."""
         with self.lock:
             return self.runtime.task.snapshot()
-
-    def is_ready(self) -> bool:
-        """Return whether some connection stands."""
-        return any(connection.is_ready for connection in list(self.connections.values()))
 
     # Requests, on any thread.
 
@@ -128,11 +122,11 @@ class Service:
                 probes = task.take_probes()
             placed = self._placed(answer)
         if probes:
-            self.background.soon(self._probe, probes)
+            self.background.soon(self.runtime.probe, probes)
         if placed is not None:
             return placed
         if isinstance(answer, Rejection):
-            if previous is not None or not is_patient or answer.reason not in _WITHOUT_BACKEND:
+            if previous is not None or not (is_patient and answer.is_for_want_of_backend):
                 return Unsent.refused(answer, request, self.name)
             answer = None
         return self._wait(request, answer, on_done, is_patient=is_patient)
@@ -187,7 +181,8 @@ class Service:
             is_cancelled=is_cancelled or self.closed_because is not None,
         )
         if outcome is Outcome.LOST:
-            outcome = _lost(attempt, connection, details)
+            now = time.monotonic()
+            outcome = outcome_of_lost(attempt, details, now, is_ready=connection.is_ready)
         view = attempt.view
         with self.lock:
             before = view.health.state
@@ -215,13 +210,6 @@ class Service:
 
     # The runtime says what to do, on the loop's thread.
 
-    def connection_for(self, attempt: Attempt) -> Connection | None:
-        """Return the connection to send an attempt on, ready or not; `None` if there is none."""
-        address = attempt.view.backend.address
-        if address not in self.connections:
-            self.runtime.settled()  # It is opened on demand.
-        return self.connections.get(address)
-
     def connect(self, backend: Backend) -> None:
         """Open a connection, in place of any other."""
         self.disconnect(backend)
@@ -237,47 +225,17 @@ class Service:
             channel,
             self,
             connect_seconds=self.runtime.config.connect_seconds,
+            patience_seconds=self.runtime.config.patience_seconds,
             check_seconds=self._check_seconds,
         )
         self._unclosed.add(connection)
         self.connections[backend.address] = connection
 
-    def disconnect(self, backend: Backend) -> None:
-        """Close the connection when its last call has ended."""
-        connection = self.connections.pop(backend.address, None)
-        if connection is not None:
-            connection.retire()
-
-    def check(self, backend: Backend) -> None:
-        """Ask over the connection whether the backend serves."""
-        connection = self.connections.get(backend.address)
-        if connection is not None:
-            connection.check()
-
-    def _probe(self, backends: Sequence[Backend]) -> None:
-        if self.runtime.config.probe.is_on:
-            for backend in backends:
-                self.runtime.prober.probe(backend)
-
     # Connections say what happened.
-
-    def connection_opened(self, connection: Connection) -> None:
-        """Tell the core that a connection stands."""
-        self.runtime.connection_changed(connection.backend, ConnectionEvent.OPENED)
-
-    def connection_ended(self, connection: Connection, event: ConnectionEvent) -> None:
-        """Tell the core that a connection was refused or lost, unless it was replaced."""
-        if self.connections.get(connection.backend.address) is connection:
-            del self.connections[connection.backend.address]
-            self.runtime.connection_changed(connection.backend, event)
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget a connection of which nothing is left."""
         self._unclosed.discard(connection)
-
-    def heard_serving(self, connection: Connection, *, is_serving: bool) -> None:
-        """Tell the core what a backend's health service says."""
-        self.runtime.heard_serving(connection.backend, is_serving=is_serving)
 
 
 def _first(key: str, entries: Iterable[tuple[str, str | bytes]] | None) -> str | bytes | None:
@@ -285,13 +243,3 @@ def _first(key: str, entries: Iterable[tuple[str, str | bytes]] | None) -> str |
         if name == key:
             return value
     return None
-
-
-def _lost(attempt: Attempt, connection: Connection, details: str | None) -> Outcome:
-    """Return what became of a call whose backend said nothing."""
-    deadline_at = attempt.request.deadline_at
-    if deadline_at is not None and time.monotonic() >= deadline_at:
-        return Outcome.TIMEOUT  # The backend's clock was faster: it says CANCELLED then.
-    if is_unsent(details, connection.backend.address) and not connection.is_ready:
-        return Outcome.NOT_SENT
-    return Outcome.LOST

@@ -33,10 +33,10 @@ Send = Callable[[Any], None]
 """gRPC's own: send a message, or `None` to end the stream; it waits until that is done."""
 
 
-def _in_pool(behavior: Any, pool: ThreadPoolExecutor, *, is_stream: bool = False) -> Any:  # noqa: ANN401
+def _in_pool(behavior: Any, pool: ThreadPoolExecutor, *, is_stream: bool = False) -> Any:
     """Return a function that gRPC calls in this pool; a stream gets a `Send` as third argument."""
 
-    def called(*arguments: Any) -> Any:  # noqa: ANN401 -- gRPC's own types
+    def called(*arguments: Any) -> Any:
         return behavior(*arguments)
 
     called.experimental_thread_pool = pool  # type: ignore[attr-defined]
@@ -131,12 +131,12 @@ class Health:
         is_serving = not self._is_lame_duck
         return _Response(status=_Response.SERVING if is_serving else _Response.NOT_SERVING)
 
-    def _check(self, request: Any, context: Any) -> object:  # noqa: ANN401 -- gRPC's own types
+    def _check(self, request: Any, context: Any) -> object:
         if request.service not in self._names:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such service here")
         return self._status(request.service)
 
-    def _watch(self, request: Any, context: Any, send: Send) -> None:  # noqa: ANN401 -- gRPC's own
+    def _watch(self, request: Any, context: Any, send: Send) -> None:
         stream = _Stream(send)
         name = request.service
 
@@ -205,7 +205,7 @@ class Orca:
         """Leave no thread behind."""
         self._pool.shutdown(wait=False)
 
-    def _stream(self, request: Any, context: Any, send: Send) -> None:  # noqa: ANN401 -- gRPC's own
+    def _stream(self, request: Any, context: Any, send: Send) -> None:
         stream = _Stream(send)
         background = self._background
         if background is None:

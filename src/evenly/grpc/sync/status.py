@@ -87,7 +87,7 @@ class Status(grpc.Call, grpc.Future):
         if not self.add_callback(lambda: fn(self)):
             fn(self)
 
-    def initial_metadata(self) -> Any:  # noqa: ANN401 -- gRPC's
+    def initial_metadata(self) -> Any:
         """Wait for what the backend sends first, and return it."""
         while True:
             sending = self._wait_for_sent()
@@ -97,7 +97,7 @@ class Status(grpc.Call, grpc.Future):
             if sending is self._sent:
                 return metadata
 
-    def trailing_metadata(self) -> Any:  # noqa: ANN401 -- gRPC's
+    def trailing_metadata(self) -> Any:
         """Wait for what the backend sends last, and return it."""
         inner = self._ended()
         return () if inner is None else inner.trailing_metadata()
@@ -119,7 +119,7 @@ class Status(grpc.Call, grpc.Future):
         explained: str = "" if inner is None else inner.debug_error_string()
         return explained
 
-    def result(self, timeout: float | None = None) -> Any:  # noqa: ANN401 -- whatever the stub returns
+    def result(self, timeout: float | None = None) -> Any:
         """Wait for the response, and return it or raise what went wrong."""
         error = self.exception(timeout)
         if error is not None:
@@ -162,7 +162,7 @@ class Status(grpc.Call, grpc.Future):
             self._wait_for(lambda: self._sent is not None or self._is_over)
         return self._sent if self._unsent is None else None
 
-    def _ended(self) -> Any:  # noqa: ANN401 -- any of gRPC's calls
+    def _ended(self) -> Any:
         """Return gRPC's call when it is over; `None` if it ended without."""
         self._wait_for(lambda: self._is_over)
         return self._sent.inner if self._unsent is None and self._sent is not None else None
