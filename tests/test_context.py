@@ -17,6 +17,7 @@ from evenly.context import (
     current_request,
     degradable,
     mark_degraded,
+    outgoing_request,
     request_context,
     run_in_thread,
     serving,
@@ -421,3 +422,34 @@ def test_handlers_without_a_name_are_refused_by_what_they_are() -> None:
         degradable(nameless)(handler)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"no generators: functools\.partial\(.*stream"):
         degradable(cheap)(partial(stream))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("inherited_seconds", "timeout_seconds", "expected_seconds"),
+    [
+        pytest.param(None, None, None, id="nobody sets one"),
+        pytest.param(None, 3.0, 3.0, id="its own"),
+        pytest.param(5.0, None, 5.0, id="the inherited"),
+        pytest.param(5.0, 3.0, 3.0, id="its own is shorter"),
+        pytest.param(5.0, 7.0, 5.0, id="nobody waits longer for a part than for the whole"),
+    ],
+)
+def test_a_call_has_the_shorter_of_two_deadlines(
+    inherited_seconds: float | None, timeout_seconds: float | None, expected_seconds: float | None
+) -> None:
+    now = 100.0
+    with request_context(
+        criticality=Criticality.SHEDDABLE,
+        customer="indexer",
+        deadline_seconds=inherited_seconds,
+        clock=lambda: now,
+    ):
+        request = outgoing_request(now, timeout_seconds, idempotent=True)
+
+    deadline_at = None if expected_seconds is None else now + expected_seconds
+    assert request == Request(
+        criticality=Criticality.SHEDDABLE,
+        customer="indexer",
+        deadline_at=deadline_at,
+        idempotent=True,
+    )

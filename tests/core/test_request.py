@@ -108,3 +108,10 @@ def test_what_a_backend_refuses_ends_an_attempt(reason: Reason, outcome: Outcome
 def test_what_never_left_has_no_outcome(reason: Reason) -> None:
     with pytest.raises(UsageError, match=reason.name):
         _ = Rejection(reason, retryable=False).outcome
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_who_is_patient_waits_only_for_want_of_a_backend(reason: Reason) -> None:
+    is_worth_waiting = reason in (Reason.NO_BACKEND, Reason.AT_LIMIT)
+
+    assert Rejection(reason, retryable=False).is_for_want_of_backend is is_worth_waiting

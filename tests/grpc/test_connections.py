@@ -225,6 +225,19 @@ async def test_a_connection_that_nobody_uses_is_closed_and_opened_on_demand() ->
         await settled(channel)
 
 
+async def test_a_channel_whose_connections_rest_becomes_ready_when_somebody_wants_it() -> None:
+    config = quick(health=replace(QUICK, idle_seconds=0.3), is_probing=True)
+    async with (
+        plain_backends(1) as [backend],
+        probed(backend),
+        evenly.grpc.channel(target(backend), config=config) as channel,
+    ):
+        await channel.channel_ready()
+        await until(lambda: not channel.service.connections)
+        assert channel.get_state() is grpc.ChannelConnectivity.IDLE
+        await channel.channel_ready()
+
+
 async def test_without_probes_there_is_no_idle_mode() -> None:
     config = quick(health=replace(QUICK, idle_seconds=0.2), is_probing=True)
     async with served(1, config=config) as (_, channel):  # Nobody answers probes here.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,12 +14,14 @@ import pytest
 
 import evenly
 import evenly.grpc
+from evenly.core.attempt import Attempt
+from evenly.core.balancing.backend import Backend
+from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.criticality import Criticality
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.grpc.errors import RejectedRpcError, local_status, refused_by_backend, refused_here
-from evenly.grpc.outcome import ERROR_CODES, outcome_of
-from evenly.grpc.target import authority_of, grpc_target
+from evenly.grpc.outcome import ERROR_CODES, outcome_of, outcome_of_lost
 from evenly.wire.load_header import format_load
 from tests.grpc.plain import UNARY_UNARY, Context, Counts, quick, served, settled
 
@@ -212,35 +215,24 @@ def test_only_refusals_are_raised_as_ours(outcome: Outcome) -> None:
         assert raised is error
 
 
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("127.0.0.1:80", "ipv4:127.0.0.1:80"),
-        ("[::1]:80", "ipv6:[::1]:80"),
-        ("search-0.prod:80", "dns:///search-0.prod:80"),
-        ("unix:/run/search", "unix:/run/search"),
-        ("unix-abstract:search", "unix-abstract:search"),
-    ],
-)
-def test_backends_are_named_as_grpc_does(address: str, expected: str) -> None:
-    assert grpc_target(address) == expected
+_REFUSED = "failed to connect to all addresses; last error: UNKNOWN: ipv4:10.0.0.1:50051: refused"
 
 
 @pytest.mark.parametrize(
-    ("target", "expected"),
+    ("now", "details", "is_ready", "expected"),
     [
-        ("dns:///search.prod:50051", "search.prod:50051"),
-        ("dns://10.0.0.1/search.prod:50051", "search.prod:50051"),
-        ("dns:search.prod:50051", "search.prod:50051"),
-        ("search.prod:50051", "search.prod:50051"),
-        ("dns:///_grpc._tcp.search.prod", "search.prod"),
-        ("static:a:1,b:2", None),
-        ("ipv4:127.0.0.1:1", None),
-        ("file:/etc/backends", None),
-        ("unix:/run/search", None),
+        pytest.param(9.0, _REFUSED, False, Outcome.NOT_SENT, id="gRPC could not connect"),
+        pytest.param(9.0, _REFUSED, True, Outcome.LOST, id="but the connection stands"),
+        pytest.param(9.0, "Socket closed", False, Outcome.LOST, id="it broke"),
+        pytest.param(10.0, "Socket closed", False, Outcome.TIMEOUT, id="at the deadline"),
     ],
 )
-def test_a_service_is_known_by_the_name_that_was_looked_up(
-    target: str, expected: str | None
+def test_what_became_of_a_call_whose_backend_said_nothing(
+    now: float, details: str, is_ready: bool, expected: Outcome
 ) -> None:
-    assert authority_of(target) == expected
+    task = ClientTask(ClientTaskConfig(), clock=lambda: 0.0, rng=random.Random(1))
+    task.update([Backend("10.0.0.1:50051")])
+    attempt = task.begin(Request(deadline_at=10.0))
+    assert isinstance(attempt, Attempt)
+
+    assert outcome_of_lost(attempt, details, now, is_ready=is_ready) is expected

@@ -14,6 +14,8 @@ import pytest
 
 import evenly
 import evenly.grpc.sync
+from evenly.core.balancing.health import HealthConfig
+from evenly.core.balancing.membership import MembershipConfig
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.observer import Observer
 from evenly.grpc import ClientConfig
@@ -268,3 +270,31 @@ def test_channel_ready_future_and_subscribe_tell_the_state(behavior: Behavior) -
     seen = len(states)
     time.sleep(0.05)
     assert len(states) == seen
+
+
+@STYLES
+def test_a_request_does_not_wait_for_a_backend_that_accepts_and_is_silent(
+    behavior: Behavior, style: Style
+) -> None:
+    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=3600.0, patience_seconds=0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent, plain_backend(behavior) as address:
+        mute = f"127.0.0.1:{silent.getsockname()[1]}"
+        with evenly.grpc.sync.channel(f"static:{mute},{address}", config=config) as channel:
+            # Nobody has a connection yet, so half of them are begun at the silent one.
+            assert [style(channel, timeout=LONG_SECONDS) for _ in range(8)] == [b"a"] * 8
+            assert active(channel) == 0
+
+
+def test_a_channel_whose_connections_rest_becomes_ready_when_somebody_wants_it(
+    behavior: Behavior,
+) -> None:
+    health = HealthConfig(check_seconds=0.05, idle_seconds=0.3)
+    task = ClientTaskConfig(membership=MembershipConfig(health=health))
+    with (
+        evenly_server(behavior) as (_, address),
+        channel_to(address, config=ClientConfig(task=task)) as channel,
+    ):
+        wait_until(lambda: not channel.start().connections, "idle mode")
+        assert channel.start().connectivity() is grpc.ChannelConnectivity.IDLE
+        grpc.channel_ready_future(channel).result(LONG_SECONDS)
+        assert blocking(channel) == b"a"
