@@ -33,10 +33,10 @@ from evenly.grpc.answer import (
     refusal,
 )
 from evenly.grpc.incoming import Incoming
-from evenly.grpc.metering import Metering
 from evenly.grpc.migration import asynchronous
 from evenly.grpc.servicer_context import ServicerContext
 from evenly.runtime.backend import BackendRuntime
+from evenly.runtime.metering import Metering
 from evenly.wire.metadata import rejection_to_grpc
 
 __all__ = ["HandlerWrapper"]

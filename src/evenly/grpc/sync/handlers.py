@@ -31,9 +31,9 @@ from evenly.grpc.answer import (
     refusal,
 )
 from evenly.grpc.incoming import Incoming
-from evenly.grpc.metering import Metering
 from evenly.grpc.sync.reception import Reception
 from evenly.runtime.backend import BackendRuntime
+from evenly.runtime.metering import Metering
 from evenly.signals.meter import CostMeter
 
 __all__ = ["HandlerWrapper"]

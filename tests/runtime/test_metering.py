@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from evenly.grpc.metering import Metering
+from evenly.runtime.metering import Metering
 from evenly.signals.meter import CostMeter
 
 CHEAP = 10_000  # nanoseconds, as meters count
