@@ -41,6 +41,7 @@ __all__ = [
     "current_request",
     "current_serving",
     "degradable",
+    "is_refusal",
     "job_criticality",
     "mark_degraded",
     "outgoing_request",
@@ -200,6 +201,11 @@ class Serving:
         self._tokens = (_request.set(self.request), _serving.set(self))
         return self
 
+    def enter_for_good(self) -> None:
+        """Serve the request in the rest of this context, which ends with it."""
+        _request.set(self.request)
+        _serving.set(self)
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -283,7 +289,7 @@ def _degradable_sync(handler: Callable[P, R], cheaper: Callable[P, R]) -> Callab
             try:
                 return handler(*args, **kwargs)
             except (RejectedError, ExceptionGroup) as error:
-                if not _is_refusal(error):
+                if not is_refusal(error):
                     raise
         mark_degraded()
         return cheaper(*args, **kwargs)
@@ -301,7 +307,7 @@ def _degradable_async(
             try:
                 return await handler(*args, **kwargs)
             except (RejectedError, ExceptionGroup) as error:
-                if not _is_refusal(error):
+                if not is_refusal(error):
                     raise
         mark_degraded()
         cheap = cheaper(*args, **kwargs)
@@ -314,8 +320,11 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", repr(function))
 
 
-def _is_refusal(error: Exception) -> bool:
-    return not isinstance(error, ExceptionGroup) or error.split(RejectedError)[1] is None
+def is_refusal(error: BaseException | None) -> bool:
+    """Return whether a handler let a rejection from below out, alone or as a task group's."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(RejectedError)[1] is None
+    return isinstance(error, RejectedError)
 
 
 def carry_context(func: Callable[P, R]) -> Callable[P, R]:

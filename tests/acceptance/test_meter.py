@@ -10,7 +10,7 @@ import time
 import pytest
 
 from bench.meter import PER_AWAIT_NANOSECONDS, PER_REQUEST_NANOSECONDS, measure
-from evenly.signals.meter import CostMeter, install
+from evenly.signals.meter import CostMeter
 
 pytestmark = pytest.mark.acceptance
 
@@ -41,7 +41,6 @@ async def handler(cpu_seconds: float) -> None:
 
 
 async def serve_all(seed: int) -> tuple[dict[str, list[float]], float, float]:
-    install(asyncio.get_running_loop())
     order = [kind for kind in KINDS for _ in range(REQUESTS)]
     random.Random(seed).shuffle(order)
     costs: dict[str, list[float]] = {kind: [] for kind in KINDS}

@@ -557,6 +557,44 @@ def test_a_burst_that_is_soon_worked_off_is_not_refused_at_once(
     assert admitted_by(task)[:3] == [False, False, False]
 
 
+@pytest.mark.parametrize(
+    ("cpu_seconds", "runnable", "is_admitted"),
+    [
+        pytest.param(0.01, 8.0, False, id="eight of 10 ms"),
+        pytest.param(0.005, 8.0, False, id="eight of 5 ms"),
+        pytest.param(0.0005, 54.0, True, id="54 of 0.5 ms: 27 ms"),
+        pytest.param(0.0005, 80.0, False, id="80 of 0.5 ms: 40 ms"),
+        pytest.param(0.00005, 500.0, True, id="500 of 50 µs: 25 ms"),
+        pytest.param(0.00005, 800.0, False, id="800 of 50 µs: 40 ms"),
+    ],
+)
+def test_a_queue_that_lasts_counts_by_the_time_that_it_takes(
+    cpu_seconds: float, runnable: float, is_admitted: bool
+) -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock, slack=4.0)
+    served = admitted(task)
+    clock.advance(0.1)
+    served.finish(Outcome.OK, cpu_seconds)
+    task.record_signal("runnable", 0.0)
+    clock.advance(1.0)
+    task.record_signal("runnable", runnable)
+    clock.advance(1.0)
+
+    assert admitted_by(task)[Criticality.SHEDDABLE] is is_admitted
+
+
+def test_a_queue_alike_is_as_long_as_it_would_have_to_be() -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock, slack=4.0)
+    served = admitted(task)
+    clock.advance(0.1)
+    served.finish(Outcome.OK, 0.0005)
+    task.record_signal("memory", 1.0)
+
+    assert task.report().runnable == pytest.approx(10.0 * (4.0 + 8.0))
+
+
 def test_before_anything_was_served_every_burst_is_harmless() -> None:
     clock = ManualClock()
     task = new_task(clock=clock, harmless_seconds=0.05)
@@ -1056,6 +1094,8 @@ def test_a_report_tells_the_observer_that_a_signal_has_expired() -> None:
     [
         ("cores", 0.0),
         ("cores", math.nan),
+        ("unit_seconds", -0.1),
+        ("unit_seconds", math.nan),
         ("harmless_seconds", -0.1),
         ("harmless_seconds", math.nan),
         ("runnable_slack", -0.5),

@@ -712,6 +712,36 @@ def test_a_probe_answered_by_a_backend_at_its_limit_lets_the_policy_see_again() 
     assert {*ask(task).backends} == {A, B, C} - {busy.backend}
 
 
+def test_an_answer_without_a_report_repeats_the_last_one_for_a_moment() -> None:
+    clock = ManualClock()
+    task = new_task(A, B, policy="probing", clock=clock)
+    busy, idle = LoadReport(boot=BOOT, runnable=9.0), LoadReport(boot=BOOT)
+    task.record_report(A, busy)
+    task.record_report(B, idle)
+    assert begin(task).backend == B  # A fact is used once ...
+    clock.advance(0.015)
+    task.record_report(A, busy)
+    task.record_repeat(B)  # ... and B says that nothing has changed.
+    assert begin(task).backend == B
+
+    clock.advance(0.015)
+    task.record_repeat(B)  # Too late: it may have stopped to report.
+    view = task._membership.view(B)
+    assert view is not None
+    assert view.reported_at == clock() - 0.015
+
+
+def test_who_never_reported_repeats_nothing() -> None:
+    task = new_task(A, B, policy="probing")
+    task.record_repeat(A)
+    task.record_repeat(Backend("nobody:1"))
+
+    view = task._membership.view(A)
+    assert view is not None
+    assert view.report is None
+    assert view.reported_at == -math.inf
+
+
 def test_a_report_with_a_response_is_no_round_trip_of_a_probe() -> None:
     clock = ManualClock()
     task = new_task(A, B, policy="probing", clock=clock)

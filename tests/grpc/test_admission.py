@@ -292,7 +292,9 @@ async def test_a_burst_is_admitted_before_its_first_request_has_ended() -> None:
     async with served({"Do": uu(burn)}) as backend:
         # Patient, because other processes may keep gRPC's threads from the CPU.
         backend.runtime.gate = StartGate(idle_seconds=0.02)
-        calls = [unary(backend.channel, "Do")(b"") for _ in range(12)]
+        # Of a criticality that is not refused for a burst.
+        plus = (("evenly-criticality", "CRITICAL_PLUS"),)
+        calls = [unary(backend.channel, "Do")(b"", metadata=plus) for _ in range(12)]
         await asyncio.gather(*calls)
         await backend.ended(12)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import grpc
@@ -136,6 +137,46 @@ async def test_a_channel_that_was_never_used_can_be_closed() -> None:
     await channel.close()
     with pytest.raises(grpc.aio.UsageError, match="closed"):
         channel.unary_unary(UNARY_UNARY)(b"")
+
+
+def test_a_channel_whose_loop_is_closed_can_be_closed() -> None:
+    channel = evenly.grpc.channel("static:127.0.0.1:1", config=quick())
+
+    async def begin() -> None:
+        channel.start()
+
+    async def close() -> None:
+        await channel.close(0.1)
+        await channel.close()
+
+    asyncio.run(begin())
+    asyncio.run(close())
+
+    assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_a_channel_of_another_loop_is_not_closed_here_and_can_be_closed_there() -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def there(coroutine: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, loop).result(20)
+
+    channel = evenly.grpc.channel("static:127.0.0.1:1", config=quick())
+
+    async def begin() -> None:
+        channel.start()
+
+    there(begin())
+    with pytest.raises(UsageError, match="another event loop"):
+        await channel.close()
+    assert channel.service.users == 1
+    there(channel.close())
+    assert channel.service.users == 0
+    loop.call_soon_threadsafe(loop.stop)
+    await asyncio.to_thread(thread.join)
+    loop.close()
 
 
 @every_kind

@@ -55,6 +55,33 @@ async def test_handlers_may_be_given_at_once_or_registered_by_name() -> None:
     await made.stop(None)
 
 
+async def test_what_is_registered_by_name_is_found_first() -> None:
+    async def other(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        return b"registered"
+
+    generic = grpc.method_handlers_generic_handler("test.Both", {"Do": uu(echo), "Say": uu(echo)})
+    made = server(handlers=(generic,))
+    made.add_registered_method_handlers("test.Both", {"Do": uu(other)})
+    port = made.add_insecure_port("127.0.0.1:0")
+    await made.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for _ in range(2):
+            assert await channel.unary_unary("/test.Both/Do")(b"x") == b"registered"
+            assert await channel.unary_unary("/test.Both/Say")(b"x") == b"x"
+    await made.stop(None)
+
+
+async def test_grpc_waits_for_requests_once_and_not_for_each_method() -> None:
+    made = server()
+    made.add_registered_method_handlers("test.Many", {f"Do{i}": uu(echo) for i in range(20)})
+    made.add_insecure_port("127.0.0.1:0")
+    before = asyncio.all_tasks()
+    await made.start()
+    await asyncio.sleep(0.01)
+    assert len(asyncio.all_tasks() - before) <= 2
+    await made.stop(None)
+
+
 async def test_a_generic_handler_that_makes_handlers_per_call_does_not_grow_anything() -> None:
     class PerCall(grpc.GenericRpcHandler):
         def service(self, details: Any) -> Any:

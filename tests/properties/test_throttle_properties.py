@@ -37,7 +37,8 @@ def take(throttle: Throttle, step: Step, now: float) -> None:
     if isinstance(what, Outcome):
         throttle.record(criticality, customer, what, now)
         return
-    if throttle.asks and throttle.should_ask(criticality, now):
+    assert throttle.is_troubled or not throttle.should_ask(criticality, now)
+    if throttle.should_ask(criticality, now):
         throttle.admit_asked(criticality, customer, what, now)
     else:
         throttle.admit(criticality, customer, now)

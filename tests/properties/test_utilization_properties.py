@@ -62,6 +62,28 @@ def probabilities(utilization: Utilization, now: float) -> list[float]:
 
 
 @unhurried
+@given(config=configs(), steps=steps, queries=st.lists(st.booleans(), min_size=30, max_size=30))
+def test_while_all_is_calm_nothing_would_follow_if_it_were_computed(
+    config: UtilizationConfig, steps: list[tuple[float, int, float]], queries: list[bool]
+) -> None:
+    utilization = Utilization(config)
+    names = list(config.signals)
+    now = 0.0
+    for (step, which, value), is_asked in zip(steps, queries, strict=False):
+        now += step
+        if is_asked:
+            utilization.admits(now)
+        else:
+            utilization.record(names[which % len(names)], value, now)
+        if utilization.is_calm:
+            utilization._refresh(now)
+
+            assert utilization.is_calm
+            assert probabilities(utilization, now) == [0.0] * len(Criticality)
+            assert not utilization.should_degrade(now)
+
+
+@unhurried
 @given(config=configs(), steps=steps)
 def test_a_criticality_is_refused_only_where_all_lower_ones_are_refused_entirely(
     config: UtilizationConfig, steps: list[tuple[float, int, float]]
@@ -118,12 +140,14 @@ def test_that_holds_for_any_average_and_any_present_value(
 def test_to_critical_plus_the_present_value_makes_no_difference(
     config: UtilizationConfig, steps: list[tuple[float, int, float]]
 ) -> None:
+    # A prompt one is computed more often; here both are, each time.
+    config = replace(config, refresh_seconds=0.0)
     signals = {name: replace(signal, is_prompt=False) for name, signal in config.signals.items()}
     prompt, plain = Utilization(config), Utilization(replace(config, signals=signals))
     names = list(config.signals)
     now = 0.0
     for step, which, value in steps:
-        now += step
+        now += abs(step)  # What was computed stays if the clock steps back.
         for utilization in (prompt, plain):
             utilization.record(names[which % len(names)], value, now)
 

@@ -46,7 +46,7 @@ async def test_a_request_is_active_from_its_admission_to_its_end(runtime: Backen
     runtime.finish(first, Outcome.OK, 0.001)
     runtime.pass_on(second, 0.001)
 
-    assert (runtime.active, runtime.snapshot().task.active, runtime.ended) == (0, 0, 2)
+    assert (runtime.active, runtime.snapshot().task.active, runtime.task.finished) == (0, 0, 2)
 
 
 async def test_a_refused_request_is_not_active(runtime: BackendRuntime) -> None:
@@ -345,7 +345,7 @@ async def test_many_threads_may_admit_and_finish(runtime: BackendRuntime) -> Non
         await asyncio.sleep(0.005)
 
     assert (runtime.active, runtime.snapshot().task.active) == (0, 0)
-    assert runtime.ended == 4 * 300
+    assert runtime.task.finished == 4 * 300
 
 
 def test_cores_are_those_that_one_event_loop_can_use() -> None:

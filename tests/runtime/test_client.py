@@ -8,6 +8,7 @@ import time
 from evenly.core.attempt import Attempt
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
+from evenly.wire.load_header import format_load
 from tests.runtime.driven import (
     A,
     B,
@@ -246,3 +247,25 @@ async def test_a_patient_request_that_asked_waits_on_where_nobody_is_free() -> N
             assert "c" not in requests.names
             requests.finish("a")
             await until(lambda: "c" in requests.names)
+
+
+# What was heard.
+
+
+async def test_what_a_backend_repeats_is_heard_each_time_and_parsed_once() -> None:
+    text = format_load(LoadReport(boot=7, runnable=2.0, probe_port=4711))
+    async with started(Listed([A])) as (runtime, _, _):
+        await until(lambda: healthy(runtime) == 1)
+        view = runtime.task._membership.view(A)  # Nothing public has the instant.
+        assert view is not None
+        assert runtime.heard_load(A, text)
+        first, first_at = view.report, view.reported_at
+        await asyncio.sleep(0.001)
+        assert runtime.heard_load(A, text.encode().decode())
+
+        assert view.report is first
+        assert view.reported_at > first_at
+        assert runtime.heard_load(A, text.replace("r=2", "r=3"))
+        assert view.report is not None
+        assert view.report.runnable == 3.0
+        assert not runtime.heard_load(A, text[:10])

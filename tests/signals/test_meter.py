@@ -19,7 +19,7 @@ from evenly.context import (
     request_context,
     run_in_thread,
 )
-from evenly.signals.meter import CostMeter, install, uninstall
+from evenly.signals.meter import CostMeter
 
 T = TypeVar("T")
 
@@ -51,9 +51,8 @@ def cpu() -> FakeCpu:
 @pytest.fixture
 async def loop() -> AsyncGenerator[asyncio.AbstractEventLoop, None]:
     running = asyncio.get_running_loop()
-    install(running)
     yield running
-    uninstall(running)
+    assert running.get_task_factory() is None
 
 
 def spent(meter: CostMeter) -> int:
@@ -189,7 +188,6 @@ async def test_the_same_meter_twice_charges_once(cpu: FakeCpu) -> None:
 async def test_an_eager_childs_first_step_is_charged_once(cpu: FakeCpu) -> None:
     loop = asyncio.get_running_loop()
     loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
-    install(loop)
     meter, other = CostMeter(cpu), CostMeter(cpu)
 
     async def handler() -> None:
@@ -203,7 +201,6 @@ async def test_an_eager_childs_first_step_is_charged_once(cpu: FakeCpu) -> None:
     await meter.run(handler())
 
     assert (spent(meter), spent(other)) == (23, 500)
-    uninstall(loop)
     assert loop.get_task_factory() is asyncio.eager_task_factory  # type: ignore[attr-defined,unused-ignore]
 
 
@@ -430,27 +427,40 @@ def test_many_threads_lose_nothing(cpu: FakeCpu) -> None:
     assert spent(meter) == 4 * 500 * 3
 
 
-def test_installing_twice_is_installing_once() -> None:
+async def test_the_loop_has_our_task_factory_only_while_something_is_metered(
+    cpu: FakeCpu,
+) -> None:
+    loop = asyncio.get_running_loop()
+    seen: list[object] = []
+
+    async def handler() -> None:
+        seen.append(loop.get_task_factory())
+        await asyncio.sleep(0)
+
+    await asyncio.gather(*(CostMeter(cpu).run(handler()) for _ in range(3)))
+
+    assert len(set(map(id, seen))) == 1
+    assert seen[0] is not None
+    assert loop.get_task_factory() is None
+
+
+async def test_another_task_factory_put_on_top_stays(cpu: FakeCpu) -> None:
     def other_factory(
-        loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T]
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        **_: object,
     ) -> asyncio.Future[T]:
         raise AssertionError
 
-    loop = asyncio.new_event_loop()
-    try:
-        install(loop)
-        factory = loop.get_task_factory()
-        install(loop)
-        assert loop.get_task_factory() is factory
+    loop = asyncio.get_running_loop()
 
-        uninstall(loop)
-        assert loop.get_task_factory() is None
-
+    async def handler() -> None:
         loop.set_task_factory(other_factory)
-        uninstall(loop)
-        assert loop.get_task_factory() is other_factory
-    finally:
-        loop.close()
+
+    await CostMeter(cpu).run(handler())
+
+    assert loop.get_task_factory() is other_factory
+    loop.set_task_factory(None)
 
 
 @pytest.fixture(autouse=True)

@@ -211,13 +211,13 @@ def test_counts_that_are_wrong_by_the_same_in_both_directions() -> None:
 
 
 def test_a_backend_that_forgets_to_count_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = BackendTask._finish
+    finish = BackendTask.finish
 
     def forgetful(self: BackendTask, admission: Admission, outcome: Outcome, cpu: float) -> None:
         if outcome is Outcome.OK:
             finish(self, admission, outcome, cpu)
 
-    monkeypatch.setattr(BackendTask, "_finish", forgetful)
+    monkeypatch.setattr(BackendTask, "finish", forgetful)
     failing = replace(BUSY, faults=(FaultConfig(kind="fast_fail", at_seconds=2.0, seconds=1.0),))
 
     assert broken(failing) == {"active counts"}

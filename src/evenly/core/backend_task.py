@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import final
 
@@ -36,6 +36,8 @@ _RUNNABLE = "runnable"
 # How fast the typical latency follows new ones: about the last twenty count.
 _LATENCY_GAIN = 0.05
 _MOST_RUNNABLE = 1e9
+# Arrivals of so long count as having come with the last of them.
+_COUNT_SECONDS = 0.01
 # A reader that has said nothing for so long is stuck.
 _RUNNABLE_SECONDS = 5.0
 
@@ -50,6 +52,9 @@ class BackendTaskConfig:
     runnable_slack: float = 4.0
     """... after so many requests are taken off.  Queues vary by a few requests however many cores
     there are: a single core at 70 % has 2.3 in it on average, and must not shed for that."""
+    unit_seconds: float = 0.005
+    """A request that takes less CPU than this counts as so much less of one: a queue of sixty that
+    take 50 µs each is worked off in 3 ms, and is what a busy server has."""
     harmless_seconds: float = 0.05
     """A queue that is worked off sooner than this refuses nothing at once, only when it lasts."""
     utilization: UtilizationConfig = field(default_factory=UtilizationConfig)
@@ -69,6 +74,7 @@ class BackendTaskConfig:
     def __post_init__(self) -> None:
         check.number("cores", self.cores, 0.001, 100_000.0)
         check.number("runnable_slack", self.runnable_slack, 0.0, 10_000.0)
+        check.number("unit_seconds", self.unit_seconds, 0.0, 3600.0)
         check.number("harmless_seconds", self.harmless_seconds, 0.0, 3600.0)
         check.positive("rate_seconds", self.rate_seconds)
         check.number("drain_seconds", self.drain_seconds, 0.0, 86_400.0)
@@ -97,25 +103,17 @@ class BackendTaskSnapshot:
 class Admission:
     """Be one admitted request, from `admit` to `finish`."""
 
-    __slots__ = (
-        "_finish",
-        "admitted_at",
-        "is_finished",
-        "request",
-        "reservation",
-        "should_degrade",
-    )
+    __slots__ = ("_task", "admitted_at", "is_finished", "request", "reservation", "should_degrade")
 
     def __init__(
         self,
-        finish: Callable[[Admission, Outcome, float], None],
+        task: BackendTask,
         request: Request,
         reservation: Reservation | None,
-        *,
-        should_degrade: bool,
+        should_degrade: bool,  # By position: one is made per request.
         now: float,
     ) -> None:
-        self._finish = finish
+        self._task = task
         self.request = request
         self.reservation = reservation
         self.should_degrade = should_degrade
@@ -131,10 +129,7 @@ class Admission:
 
     def finish(self, outcome: Outcome, cpu_seconds: float = 0.0) -> None:
         """End the request, on every path and exactly once, with the CPU that its handler used."""
-        if self.is_finished:
-            raise UsageError(f"finish({outcome.name}): this request has finished already: {self!r}")
-        self.is_finished = True
-        self._finish(self, outcome, cpu_seconds)
+        self._task.finish(self, outcome, cpu_seconds)
 
 
 @final
@@ -166,7 +161,13 @@ class BackendTask:
         self._attempts = AttemptHistogram(config.attempts)
         self._served = DecayingCount(config.rate_seconds)
         self._failed = DecayingCount(config.rate_seconds)
-        self._active = 0
+        # Arrivals since they were last counted, and when the last of them was.
+        self._arrived = 0
+        self._arrived_at = self._count_at = -math.inf
+        self.active = 0
+        """Requests admitted and not finished."""
+        self.finished = 0
+        """Requests finished since the start."""
         self._runnable = 0.0
         self._runnable_at = -math.inf
         # The part of the cores that is busy: the utilization where nobody reads the CPU clock,
@@ -181,7 +182,6 @@ class BackendTask:
         self._busy_at = clock()
         self._shown_admits = 0b1111
         self._probe_port = config.probe_port
-        self._finish_admission = self._finish  # Bound once rather than per request.
 
     def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:
         """Take a request or refuse it, before its body is read.
@@ -191,7 +191,8 @@ class BackendTask:
         """
         now = self._clock()
         self._busy_at = now
-        self._attempts.record(attempt)
+        if attempt != 1 or not self._attempts.is_peaceful:
+            self._attempts.record(attempt)
         if request.deadline_at is not None and not request.deadline_at > now:
             return self._reject(request, _EXPIRED)
         reservation: Reservation | None = None
@@ -199,22 +200,23 @@ class BackendTask:
             reservation = self._quotas.admit(request.customer, request.criticality, now)
             if reservation is None:
                 return self._reject(request, _out_of_quota(self._quotas, request, now))
-        refused = self._utilization.rejection_probability(request.criticality, now)
-        if refused > 0.0 and self._rng.random() < refused:
-            if reservation is not None:
-                reservation.cancel(now)
-            widespread = self._attempts.retries_are_widespread
-            return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED)
-        self._active += 1
-        self._served.add(now)
-        self._observer.request_admitted(request)
-        return Admission(
-            self._finish_admission,
-            request,
-            reservation,
-            should_degrade=self._utilization.should_degrade(now),
-            now=now,
-        )
+        should_degrade = False
+        if not self._utilization.is_calm:
+            refused = self._utilization.rejection_probability(request.criticality, now)
+            if refused > 0.0 and self._rng.random() < refused:
+                if reservation is not None:
+                    reservation.cancel(now)
+                widespread = self._attempts.retries_are_widespread
+                return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED)
+            should_degrade = self._utilization.should_degrade(now)
+        self.active += 1
+        if now >= self._count_at:
+            self._count_arrivals(now)
+        self._arrived += 1
+        self._arrived_at = now
+        if self._observer is not NO_OBSERVER:
+            self._observer.request_admitted(request)
+        return Admission(self, request, reservation, should_degrade, now)
 
     def pass_on(self, admission: Admission, cpu_seconds: float = 0.0) -> Rejection:
         """End a request whose handler let a rejection from below out; return what to answer.
@@ -222,7 +224,7 @@ class BackendTask:
         That is "don't retry", whatever was said below: "requests should only be retried at the
         layer immediately above the layer that is rejecting them" (book), or retries multiply.
         """
-        admission.finish(Outcome.DONT_RETRY, cpu_seconds)
+        self.finish(admission, Outcome.DONT_RETRY, cpu_seconds)
         return self._reject(admission.request, _DONT_RETRY)
 
     def record_signal(self, name: str, value: float) -> None:
@@ -249,6 +251,7 @@ class BackendTask:
         """Return what to say in a response or in a probe's answer."""
         now = self._clock()
         seconds = self._config.rate_seconds
+        self._count_arrivals(now)
         admits = self._utilization.admits(now)
         self._show_admits(admits)
         is_known = now - self._runnable_at <= _RUNNABLE_SECONDS
@@ -259,15 +262,15 @@ class BackendTask:
             admits=admits,
             # Where its reader is stuck, all that are active may be runnable.
             runnable=max(
-                self._runnable if is_known else float(self._active), self._runnable_alike(now)
+                self._runnable if is_known else float(self.active), self._runnable_alike(now)
             ),
-            active=self._active,
+            active=self.active,
             utilization=self._reported_utilization(now),
             qps=self._served.value(now) / seconds,
             eps=self._failed.value(now) / seconds,
             # Scaled to the present: one that nobody sends to would go on telling what was, and so
             # be sent nothing for ever.
-            latency_seconds=self._latency_seconds * (self._active + 1.0) / self._usual_active,
+            latency_seconds=self._latency_seconds * (self.active + 1.0) / self._usual_active,
             compute_units=self._config.cost.compute_units,
             probe_port=self._probe_port,
         )
@@ -277,7 +280,18 @@ class BackendTask:
         per_core = self._utilization.runnable_alike(now)
         if per_core == 0.0:
             return 0.0
-        return self._config.runnable_slack + self._config.cores * per_core
+        alike = self._config.runnable_slack + self._config.cores * per_core
+        return min(alike / self._weight(), _MOST_RUNNABLE)
+
+    def _weight(self) -> float:
+        """Return as how much of a request one counts in a queue: by its cost, at most 1."""
+        # Before anything was served nothing is known.
+        mean_seconds = self._mean_cpu_seconds or self._config.unit_seconds
+        return (
+            mean_seconds / self._config.unit_seconds
+            if mean_seconds < self._config.unit_seconds
+            else 1.0
+        )
 
     def announce_probe_port(self, port: int | None) -> None:
         """Say from now on at which UDP port probes are answered; `None` is the service's own."""
@@ -326,7 +340,7 @@ class BackendTask:
         """Return what is known now."""
         now = self._clock()
         return BackendTaskSnapshot(
-            active=self._active,
+            active=self.active,
             reported_utilization=self._reported_utilization(now),
             is_lame_duck=self._is_lame_duck,
             is_drained=now >= self._drained_at(),
@@ -346,7 +360,14 @@ class BackendTask:
         self._runnable = float(runnable)
         self._runnable_at = now
         self._busy.record(now, min(1.0, runnable / cores))
-        return max(0.0, runnable - self._config.runnable_slack) / cores
+        return max(0.0, runnable * self._weight() - self._config.runnable_slack) / cores
+
+    def _count_arrivals(self, now: float) -> None:
+        """Count what has arrived: together, because one by one costs an exponential each."""
+        if self._arrived:
+            self._served.add(self._arrived_at, float(self._arrived))
+            self._arrived = 0
+        self._count_at = now + _COUNT_SECONDS
 
     def _reported_utilization(self, now: float) -> float:
         cpu = self._utilization.value(now)
@@ -359,9 +380,16 @@ class BackendTask:
         self._observer.request_rejected(request, rejection.reason)
         return rejection
 
-    def _finish(self, admission: Admission, outcome: Outcome, cpu_seconds: float) -> None:
+    def finish(self, admission: Admission, outcome: Outcome, cpu_seconds: float = 0.0) -> None:
+        """End a request, on every path and exactly once: `Admission.finish` does the same."""
+        if admission.is_finished:
+            raise UsageError(
+                f"finish({outcome.name}): this request has finished already: {admission!r}"
+            )
+        admission.is_finished = True
         now = self._clock()
-        self._active -= 1
+        self.active -= 1
+        self.finished += 1
         self._busy_at = now
         seconds = max(0.0, now - admission.admitted_at)  # A clock may step back.
         cost = self._cost.settle(cpu_seconds)
@@ -374,19 +402,20 @@ class BackendTask:
             # The first is taken whole.
             gain = _LATENCY_GAIN if self._latency_seconds else 1.0
             self._latency_seconds += gain * (seconds - self._latency_seconds)
-            self._usual_active += gain * (self._active + 1.0 - self._usual_active)
+            self._usual_active += gain * (self.active + 1.0 - self._usual_active)
             # By this machine's clock, not normalised.  Where nobody meters the CPU, a request may
             # need it all the time that it takes.
             used_seconds = cost / self._config.cost.compute_units or seconds
             self._mean_cpu_seconds += gain * (used_seconds - self._mean_cpu_seconds)
-        self._observer.request_finished(admission.request, outcome, cost, seconds)
+        if self._observer is not NO_OBSERVER:
+            self._observer.request_finished(admission.request, outcome, cost, seconds)
 
     def _drained_at(self) -> float:
         since = self._leaving_since
         if since is None:
             return math.inf
         latest = since + self._config.drain_seconds
-        return latest if self._active else min(latest, self._busy_at + self._config.quiet_seconds)
+        return latest if self.active else min(latest, self._busy_at + self._config.quiet_seconds)
 
     def _set_lame_duck(self, *, is_lame_duck: bool) -> None:
         if self._is_lame_duck != is_lame_duck:

@@ -48,6 +48,8 @@ _POLICY_SECONDS = 1.0
 _ROUND_TRIP_GAIN = 0.1
 # How often a request is sent elsewhere because its connection could not be had.
 _NOT_SENT_MAX = 3
+# For how long a report stands for the ones that are left out: backends make one every 10 ms.
+_REPEAT_SECONDS = 0.02
 # Whom a throttled client task asks whether it may send again (DESIGN: two backends).
 _THROTTLE_PROBES = 2
 
@@ -140,7 +142,7 @@ class ClientTask:
         if request.deadline_at is not None and not request.deadline_at > now:
             return self._refuse(request, _EXPIRED)
         throttle = self._throttle
-        if throttle.asks and throttle.should_ask(request.criticality, now):
+        if throttle.is_troubled and throttle.should_ask(request.criticality, now):
             views: Sequence[BackendView] = self._candidates.some(_THROTTLE_PROBES)
             if views:
                 return self._ask(self._resume_throttled, request, views, now)
@@ -181,11 +183,27 @@ class ClientTask:
             self._candidates.renew(view, now)
         view.report = report
         view.reported_at = now
+        if not is_probe:
+            view.told_at = now
         self._throttle.record_report(report.admits, now)
         # That a backend is healthy again is told to everyone at once; were its empty queue a fact
         # to go by, everyone's next request would meet there.
         if not is_news:
             self._policy.record_report(view, report, now, is_probe=is_probe)
+
+    def record_repeat(self, backend: Backend) -> None:
+        """Learn that a backend answered well and without a report: what it said last still holds.
+
+        A backend says nothing twice over one connection.  Where its last word is not of a moment
+        ago, this says nothing: it may be one that does not report at all.
+        """
+        now = self._clock()
+        view = self._membership.view(backend)
+        if view is None or now - view.told_at > _REPEAT_SECONDS or view.report is None:
+            return
+        view.reported_at = now
+        self._throttle.record_report(view.report.admits, now)
+        self._policy.record_report(view, view.report, now, is_probe=False)
 
     def record_serving(self, backend: Backend, *, serving: bool) -> None:
         """Learn what `grpc.health.v1` Watch, or a readiness check, says of a backend."""
@@ -228,9 +246,9 @@ class ClientTask:
         These are health checks, and what the policy wants for later picks.
         """
         due = self._probes_due
-        wanted = self._policy.take_probes()
-        if not due and not wanted:
+        if not due and not self._policy.wants_probes:
             return ()
+        wanted = self._policy.take_probes()
         now = self._clock()
         self._probes_due = []
         probes: list[Backend] = []
@@ -291,7 +309,7 @@ class ClientTask:
         now = self._clock()
         # The policy asked how busy they are, and heard whether they would refuse: for a client task
         # that seldom sends, that may be the first it hears of an overload.
-        if self._throttle.asks and self._throttle.should_ask(ask.request.criticality, now):
+        if self._throttle.is_troubled and self._throttle.should_ask(ask.request.criticality, now):
             return self._start_asked(ask, now, is_admitted=True)
         return self._start(ask.request, None, now)
 
@@ -345,7 +363,8 @@ class ClientTask:
         if previous is None:
             self._retry_budget.earn()
         attempt = Attempt(self._finish_attempt, view, request, previous, now)
-        self._observer.attempt_begun(view.backend.address, request, attempt.number)
+        if self._observer is not NO_OBSERVER:
+            self._observer.attempt_begun(view.backend.address, request, attempt.number)
         return attempt
 
     def _refuse(self, request: Request, rejection: Rejection) -> Rejection:
@@ -362,12 +381,14 @@ class ClientTask:
             self._erring[view] = None
             if view.is_pickable and not outcome.is_rejection:
                 self._policy.record_error(view, now)
-        if outcome.is_answer:
+        # Mostly its report has been heard already, a moment ago.
+        if outcome.is_answer and not (view.health.is_heard and view.health.opened_count):
             self._answered(view, now)
         self._candidates.finish(view, now)
         if not view.in_subset:
             self._membership.finished(view)
-        self._observer.attempt_finished(view.backend.address, outcome, now - attempt.begun_at)
+        if self._observer is not NO_OBSERVER:
+            self._observer.attempt_finished(view.backend.address, outcome, now - attempt.begun_at)
         return self._next(attempt, outcome, now, is_final=is_final)
 
     def _next(self, attempt: Attempt, outcome: Outcome, now: float, *, is_final: bool) -> Next:

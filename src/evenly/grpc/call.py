@@ -8,6 +8,7 @@ awaits the call.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,12 @@ from evenly.runtime.client import Waiting
 
 if TYPE_CHECKING:
     from evenly.grpc.multicallable import Method
+    from evenly.grpc.service import Service
 
-__all__ = ["AnyCall"]
+__all__ = ["AnyCall", "Given"]
+
+Given = tuple[Any, grpc.CallCredentials | None, grpc.Compression | None]
+"""What the caller gave beside the message: metadata, credentials, compression."""
 
 _OK = grpc.StatusCode.OK
 _CANCELLED = grpc.StatusCode.CANCELLED
@@ -48,55 +53,55 @@ class AnyCall:
     _channel = None
     """Older channels of gRPC, when closed, look at every call in sight, and skip those without."""
 
+    # What most calls never set.  In the class, because a call costs what it stores.
+    _inner: Any = None
+    """gRPC's call of the attempt under way, or of the last one."""
+    _failed: tuple[Any, Any, Any] | None = None
+    """`_inner`, `backend` and `seen` of the one before, to stand if the next cannot be sent."""
+    _attempt: Attempt | None = None
+    """The attempt under way."""
+    _sending: Sending | None = None
+    seen: grpc.aio.AioRpcError | None = None
+    """How a call that sends a stream ended, well or not: gRPC does not remember it well."""
+    _outcome: Outcome | None = None
+    _waiting: Waiting | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _changed: asyncio.Future[None] | None = None
+    _callbacks: tuple[Callable[[Any], None], ...] = ()
+    _status: tuple[grpc.StatusCode, str] | None = None
+    """How it ended, where gRPC has no call that says so."""
+    _rejection: Rejection | None = None
+    _error: Exception | None = None
+    _is_cancelled = False
+    _is_over = False
+    can_replay = True
+    """Whether it could be sent again: the caller has seen nothing of an answer."""
+    backend: str | None = None
+    """The address of the backend that serves or served it; `None` before it was sent."""
+    attempts = 0
+    """How often it was sent."""
+
     def __init__(
         self,
         method: Method,
+        service: Service,
         request: Request,
-        *,
-        metadata: Any,
-        credentials: grpc.CallCredentials | None,
-        wait_for_ready: bool | None,
-        compression: grpc.Compression | None,
+        given: Given,
+        is_patient: bool,  # By position: this runs once per call.
     ) -> None:
         self._method = method
-        self._service = method.channel.service
+        self._service = service
         self._request = request
+        metadata = given[0]
         if metadata is not None and not isinstance(metadata, (tuple, list, grpc.aio.Metadata)):
-            metadata = tuple(metadata)  # It may be an iterator, and there may be other attempts.
-        self._metadata = metadata
-        self._credentials = credentials
-        self._compression = compression
-        self._inner: Any = None
-        """gRPC's call of the attempt under way, or of the last one."""
-        self._failed: tuple[Any, Any, Any] | None = None
-        """`_inner`, `backend` and `seen` of the one before, to stand if the next cannot be sent."""
-        self._attempt: Attempt | None = None
-        """The attempt under way."""
-        self._sending: Sending | None = None
-        self.seen: grpc.aio.AioRpcError | None = None
-        """How a call that sends a stream ended, well or not: gRPC does not remember it well."""
-        self._outcome: Outcome | None = None
-        self._waiting: Waiting | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._changed: asyncio.Future[None] | None = None
-        self._callbacks: list[Callable[[Any], None]] = []
-        self._status: tuple[grpc.StatusCode, str] | None = None
-        """How it ended, where gRPC has no call that says so."""
-        self._rejection: Rejection | None = None
-        self._error: Exception | None = None
+            # It may be an iterator, and there may be other attempts.
+            given = (tuple(metadata), *given[1:])
+        self._given = given
         # An attempt may be sent later and from elsewhere; what runs in it belongs to the caller.
         self._context = copy_context()
-        self._is_cancelled = False
-        self._is_over = False
-        self.can_replay = True
-        """Whether it could be sent again: the caller has seen nothing of an answer."""
-        self.backend: str | None = None
-        """The address of the backend that serves or served it; `None` before it was sent."""
-        self.attempts = 0
-        """How often it was sent."""
-        self._is_patient = bool(wait_for_ready)
+        self._is_patient = is_patient
         method.channel.call_begun(self)
-        answer = self._service.runtime.begin(request, self._go_on, is_patient=self._is_patient)
+        answer = self._service.runtime.begin(request, self._go_on, is_patient=is_patient)
         if isinstance(answer, Waiting):
             self._wait(answer)
         else:
@@ -144,7 +149,7 @@ class AnyCall:
         if self._is_over:
             self._service.runtime.loop.call_soon(callback, self)
         else:
-            self._callbacks.append(callback)
+            self._callbacks += (callback,)
 
     async def initial_metadata(self) -> grpc.aio.Metadata:
         """Return what the backend sent first."""
@@ -280,8 +285,7 @@ class AnyCall:
             self._wake()
 
     def _options(self, attempt: Attempt) -> dict[str, Any]:
-        now = self._service.runtime.loop.time()
-        return options_of(attempt, now, self._metadata, self._credentials, self._compression)
+        return options_of(attempt, time.monotonic(), *self._given)
 
     def _send_elsewhere(self, attempt: Attempt, verdict: Next) -> None:
         """Go on after an attempt that was not sent."""
@@ -342,7 +346,7 @@ class AnyCall:
         if self._changed is not None:
             self._wake()
         if self._callbacks:
-            callbacks, self._callbacks = self._callbacks, []
+            callbacks, self._callbacks = self._callbacks, ()
             for callback in callbacks:
                 # As asyncio does: one that raises must not keep the others from hearing.
                 self._service.runtime.loop.call_soon(callback, self)

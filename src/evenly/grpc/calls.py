@@ -11,12 +11,13 @@ import grpc
 import grpc.aio
 
 from evenly.core.request import Outcome, Request
-from evenly.grpc.call import AnyCall
+from evenly.grpc.call import AnyCall, Given
 from evenly.grpc.connection import Connection
 from evenly.grpc.request_stream import RequestStream
 
 if TYPE_CHECKING:
     from evenly.grpc.multicallable import Method
+    from evenly.grpc.service import Service
 
 __all__ = ["StreamStreamCall", "StreamUnaryCall", "UnaryStreamCall", "UnaryUnaryCall"]
 
@@ -31,9 +32,17 @@ _MIXED = "The iterator and read/write APIs may not be mixed on a single RPC."
 class _UnaryRequest(AnyCall):
     """Send one message, which is there to be sent again."""
 
-    def __init__(self, method: Method, request: Request, message: object, **options: Any) -> None:
+    def __init__(  # noqa: PLR0917 -- by position, which is faster
+        self,
+        method: Method,
+        service: Service,
+        request: Request,
+        message: object,
+        given: Given,
+        is_patient: bool,
+    ) -> None:
         self._message = message
-        super().__init__(method, request, **options)
+        super().__init__(method, service, request, given, is_patient)
 
     def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
         return self._method.callable_on(connection)(self._message, **options)
@@ -43,18 +52,21 @@ class _StreamRequest(AnyCall):
     """Send a stream of messages, kept for a while to be sent again."""
 
     sends_stream = True
+    _is_replayable = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 -- by position, which is faster
         self,
         method: Method,
+        service: Service,
         request: Request,
         messages: AsyncIterable[Any] | Iterable[Any] | None,
-        **options: Any,
+        given: Given,
+        is_patient: bool,
     ) -> None:
         self._requests = RequestStream(
             messages, method.request_serializer, is_kept=method.keeps_requests
         )
-        super().__init__(method, request, **options)
+        super().__init__(method, service, request, given, is_patient)
 
     def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
         return self._method.callable_on(connection)(self._requests.open(), **options)
@@ -151,8 +163,9 @@ class _StreamResponse(AnyCall):
 
     def __del__(self) -> None:
         # Nobody reads it any more.  Whatever thread collects it, it ends on the loop's.
-        if not getattr(self, "_is_over", True):
-            loop = self._service.runtime.loop
+        service = getattr(self, "_service", None)  # It may never have begun.
+        if service is not None and not self._is_over:
+            loop = service.runtime.loop
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._abandon)
 

@@ -133,38 +133,43 @@ class Channel(grpc.aio.Channel):
         """Return what is known of the service."""
         return self.service.runtime.task.snapshot()
 
-    def start(self) -> asyncio.AbstractEventLoop:
-        """Begin to look for backends, unless that was done; return the loop."""
-        if self._loop is not None and not self._is_closed:
-            if self._loop.is_closed():
+    def start(self) -> Service:
+        """Begin to look for backends, unless that was done; return what it shares."""
+        service = self._service
+        if service is not None and not self._is_closed:
+            # The loop that runs now is open, and this is quicker than to ask the loop.
+            if asyncio._get_running_loop() is not self._loop and service.runtime.loop.is_closed():  # noqa: SLF001
                 raise UsageError(
                     "the channel belongs to an event loop that is closed: make another"
                 )
-            return self._loop
+            return service
         if self._is_closed:
             raise grpc.aio.UsageError("Channel is closed.")
         loop = asyncio.get_running_loop()
         self._service = share(loop, self._key, self._make)
         self._loop = loop
-        return loop
+        return self._service
 
     async def close(self, grace: float | None = None) -> None:
         """Cancel the calls that have not ended, after `grace` seconds, and let go."""
         if self._is_closed:
             return
+        loop = self._loop
+        if not (loop is None or loop is asyncio.get_running_loop() or loop.is_closed()):
+            raise UsageError("the channel belongs to another event loop: close it there")
         self._is_closed = True
-        if self._loop is None or self._service is None:
-            return
+        if loop is None or loop.is_closed() or self._service is None:
+            return  # What is left of a closed loop is let go by who shares next.
         try:
             if grace:
-                ended_at = self._loop.time() + grace
-                while self._active() and self._loop.time() < ended_at:
+                ended_at = loop.time() + grace
+                while self._active() and loop.time() < ended_at:
                     await asyncio.sleep(min(_POLL_SECONDS, grace))
         finally:
             # Also when nobody waits for the grace to end.
             for call in self._active():
                 call.cancel()
-            await release(self._loop, self._key, self._service)
+            await release(loop, self._key, self._service)
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
         """Return READY as soon as one backend can be sent to."""

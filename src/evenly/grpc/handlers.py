@@ -24,17 +24,11 @@ import grpc
 from evenly.context import Serving
 from evenly.core.backend_task import Admission
 from evenly.core.request import Outcome, Rejection, Request
-from evenly.grpc.answer import (
-    Trailers,
-    gave_up,
-    is_refusal,
-    outcome_of_status,
-    passed_on,
-    refusal,
-)
+from evenly.grpc.answer import Trailers, outcome_of_status, refusal
 from evenly.grpc.incoming import Incoming
 from evenly.grpc.migration import asynchronous
 from evenly.grpc.servicer_context import ServicerContext
+from evenly.runtime.answer import gave_up, is_refusal, passed_on
 from evenly.runtime.backend import BackendRuntime
 from evenly.runtime.metering import Metering
 from evenly.wire.metadata import rejection_to_grpc
@@ -148,8 +142,10 @@ class _MethodHandler(grpc.RpcMethodHandler):
         )
         self._wrapper = wrapper
         self._runtime = wrapper.runtime
+        self._should_degrade = wrapper.runtime.should_degrade
         self._read = wrapper.incoming.read
         self._load = wrapper.trailers.load
+        self._news_for = wrapper.trailers.news_for
         self._metering = Metering(
             wrapper.runtime.measured,
             # A customer with a quota pays for what it took and not for what others do.
@@ -180,12 +176,11 @@ class _MethodHandler(grpc.RpcMethodHandler):
         admission = runtime.admit(request, attempt)
         if type(admission) is not Admission:
             await self._wrapper.refuse(inner, admission, request, to_evenly=to_evenly)
-        scope = Serving(request, runtime.should_degrade)
+        scope = Serving(request, self._should_degrade)
         call = ServicerContext(inner, self._wrapper.trailers, admission, scope, to_evenly)
         if not runtime.gate.try_enter():
             await self._wrapper.wait_for_turn(call)
-        # For good: this task, and its context with it, ends with the request.
-        scope.__enter__()
+        scope.enter_for_good()
         metering = self._metering
         meter = metering.next()
         try:
@@ -196,12 +191,15 @@ class _MethodHandler(grpc.RpcMethodHandler):
             raise
         code = inner.code() if call.abort_code is None else call.abort_code
         outcome = Outcome.OK if code is None else outcome_of_status(code)
-        runtime.finish(admission, outcome, metering.cpu_seconds(meter))
+        cpu_seconds = metering.mean_seconds if meter is None else metering.cpu_seconds(meter)
+        runtime.finish(admission, outcome, cpu_seconds)
         if call.abort_code is None:
             if inner.trailing_metadata() or scope.was_degraded:
                 call.add_trailers()
-            else:
+            elif not to_evenly:
                 inner.set_trailing_metadata(self._load(to_evenly))
+            elif news := self._news_for(inner.peer()):
+                inner.set_trailing_metadata(news)
         return response
 
     async def _answer(self, raw: Any, call: ServicerContext) -> Any:

@@ -1,8 +1,4 @@
-"""Read what a request says about itself, before anything else of it is looked at.
-
-Most requests of a client say the same, so what was made of it is remembered: reading it again is
-one look-up.  A request that claims nothing needs no trust, and its peer is not even asked for.
-"""
+"""Read what a request says about itself, before anything else of it is looked at."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from typing import Any, Final, final
 from evenly.core.claim import Trust
 from evenly.core.request import Request
 from evenly.wire import metadata as wire
+from evenly.wire.known_claims import KnownClaims
 
 __all__ = ["Incoming"]
 
@@ -26,26 +23,8 @@ _READ: Final = frozenset(
 )
 # Of what a hostile client repeats; there are five keys.
 _READ_MOST: Final = 16
-_REMEMBERED_MOST: Final = 1024
-_REMEMBERED_LENGTH: Final = 1024
 
 _Metadata = tuple[tuple[str, str | bytes], ...]
-
-
-@final
-class _Claims:
-    """Remember what was made of some metadata."""
-
-    __slots__ = ("if_not", "if_trusted", "is_evenly")
-
-    def __init__(self, said: _Metadata) -> None:
-        claims = wire.claims_of_grpc(said)
-        self.is_evenly = claims.is_evenly
-        self.if_trusted = wire.believed(claims, peer_is_trusted=True, now=0.0)
-        self.if_not: tuple[Request, int] | None
-        self.if_not = wire.believed(claims, peer_is_trusted=False, now=0.0)
-        if self.if_not == self.if_trusted:
-            self.if_not = None  # Who says it does not matter.
 
 
 @final
@@ -54,7 +33,8 @@ class Incoming:
 
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
-        self._known: dict[_Metadata, _Claims] = {}
+        # What gRPC counts is *previous* attempts.
+        self._known = KnownClaims[_Metadata](wire.claims_of_grpc, first_attempt=0)
 
     def read(self, context: Any) -> tuple[Request, int, bool]:
         """Return the request, its attempt number, and whether its client is one of ours."""
@@ -63,12 +43,10 @@ class Incoming:
         # One alone is the user agent: what a request carries that claims nothing.
         if len(metadata) != 1:
             said = tuple([entry for entry in metadata if entry[0] in _READ][:_READ_MOST])
-        claims = self._known.get(said)
-        if claims is None:
-            claims = self._learn(said)
-        request, attempt = claims.if_trusted
-        if claims.if_not is not None and not self._is_trusted(context):
-            request, attempt = claims.if_not
+        beliefs = self._known[said]
+        request, attempt = beliefs.if_trusted
+        if beliefs.if_not is not None and not self._is_trusted(context):
+            request, attempt = beliefs.if_not
         remaining_seconds = context.time_remaining()
         if remaining_seconds is not None:
             request = Request(
@@ -76,15 +54,7 @@ class Incoming:
                 customer=request.customer,
                 deadline_at=time.monotonic() + remaining_seconds,
             )
-        return request, attempt, claims.is_evenly
-
-    def _learn(self, said: _Metadata) -> _Claims:
-        claims = _Claims(said)
-        if sum(len(value) for _, value in said) <= _REMEMBERED_LENGTH:
-            if len(self._known) >= _REMEMBERED_MOST:
-                self._known.clear()
-            self._known[said] = claims
-        return claims
+        return request, attempt, beliefs.is_evenly
 
     def _is_trusted(self, context: Any) -> bool:
         peer = context.peer()

@@ -5,6 +5,7 @@ Wrapping these costs a few microseconds a call; a client interceptor would cost 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -57,17 +58,10 @@ class Method:
         compression: grpc.Compression | None,
     ) -> Any:
         """Begin a call."""
-        loop = self.channel.start()
-        request = outgoing_request(loop.time(), timeout, idempotent=self._is_idempotent)
-        return self.call_class(
-            self,
-            request,
-            message,
-            metadata=metadata,
-            credentials=credentials,
-            wait_for_ready=wait_for_ready,
-            compression=compression,
-        )
+        service = self.channel.start()
+        request = outgoing_request(time.monotonic(), timeout, idempotent=self._is_idempotent)
+        given = (metadata, credentials, compression)
+        return self.call_class(self, service, request, message, given, bool(wait_for_ready))
 
     def callable_on(self, connection: Connection) -> Any:
         """Return gRPC's own multi-callable for this method on a connection, made once."""

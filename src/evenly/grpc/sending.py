@@ -105,7 +105,11 @@ class Sending:
         self._call = None  # gRPC's call still holds us, and the call holds it.
         attempt = self._attempt
         load = trailers.get(load_header.KEY)
-        is_reported = load is not None and runtime.heard_load(connection.backend, load)
+        is_reported = False
+        if load is not None:
+            is_reported = runtime.heard_load(connection.backend, load)
+        elif code is _OK:
+            runtime.heard_nothing(connection.backend)
         outcome = outcome_of(
             code,
             None if code is _OK else trailers.get(REJECT_KEY),

@@ -6,9 +6,7 @@ Channels to the same target share it, so that two of them do not balance past on
 from __future__ import annotations
 
 import asyncio
-import weakref
-from collections.abc import Callable, Sequence
-from contextvars import Context
+from collections.abc import Sequence
 from typing import Any, final
 
 import grpc
@@ -22,6 +20,7 @@ from evenly.grpc.connections import Connections
 from evenly.grpc.target import authority_of, grpc_target
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
+from evenly.runtime.sharing import Registry
 
 __all__ = ["Options", "Service", "channel_options", "drop", "release", "share"]
 
@@ -94,6 +93,10 @@ class Service(Connections[Connection]):
             await connection.closed()
         await self.runtime.stopped()
 
+    def abandon(self) -> None:
+        """Let go of the sockets of a loop that was closed before this was stopped."""
+        self.runtime.prober.stop()
+
     # The runtime says what to do.
 
     def connect(self, backend: Backend) -> None:
@@ -123,47 +126,7 @@ class Service(Connections[Connection]):
         self._leaving.append(connection)
 
 
-_shared: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[object, Service]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-def share(loop: asyncio.AbstractEventLoop, key: object, make: Callable[[], Service]) -> Service:
-    """Return the service that this loop has under `key`, or make and start one."""
-    # A service holds its loop, and nobody may have closed it.
-    for other in [known for known in _shared if known.is_closed()]:
-        for abandoned in _shared.pop(other).values():
-            abandoned.runtime.prober.stop()
-    services = _shared.setdefault(loop, {})
-    known = services.get(key)
-    if known is None:
-        known = services[key] = make()
-        known.start(loop)
-    known.users += 1
-    return known
-
-
-async def release(loop: asyncio.AbstractEventLoop, key: object, service: Service) -> None:
-    """Give up one use of a service; the last one stops it."""
-    service.users -= 1
-    if service.users == 0:
-        services = _shared.get(loop, {})
-        if services.get(key) is service:
-            del services[key]
-        await service.stop()
-
-
-def drop(loop: asyncio.AbstractEventLoop, key: object, service: Service) -> None:
-    """Give up the use of a channel that nobody closed, from whatever thread collects it."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(_release_soon, loop, key, service)
-
-
-def _release_soon(loop: asyncio.AbstractEventLoop, key: object, service: Service) -> None:
-    task = Context().run(loop.create_task, release(loop, key, service))
-    _releasing.add(task)
-    task.add_done_callback(_releasing.discard)
-
-
-# A loop holds its tasks weakly.
-_releasing: set[asyncio.Task[None]] = set()
+_services: Registry[Service] = Registry()
+share = _services.share
+release = _services.release
+drop = _services.drop

@@ -37,6 +37,20 @@ def is_exempt(method: str) -> bool:
 
 
 @final
+class _GenericOnly:
+    """Be a server to generated code, and leave out that methods are registered by name.
+
+    grpc.aio would wait for each of them anew for each request, whatever that asks for.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
+
+    def add_registered_method_handlers(self, service_name: str, method_handlers: object) -> None:
+        """Do nothing: the same methods have been added as generic ones."""
+
+
+@final
 class Health(health_pb2_grpc.HealthServicer):
     """Answer for the whole backend ("") and for each service that it knows by name."""
 
@@ -49,7 +63,7 @@ class Health(health_pb2_grpc.HealthServicer):
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Register with a server that has not started."""
-        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+        health_pb2_grpc.add_HealthServicer_to_server(self, _GenericOnly(server))
 
     def add_names(self, names: Iterable[str]) -> None:
         """Answer for these services too."""

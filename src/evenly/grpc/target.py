@@ -5,6 +5,8 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import unquote
 
+from evenly.discovery.authority import authority_of
+
 __all__ = ["authority_of", "grpc_target", "is_unsent"]
 
 
@@ -18,22 +20,6 @@ def grpc_target(address: str) -> str:
     except ValueError:
         return f"dns:///{address}"
     return f"ipv{version}:{address}"
-
-
-def authority_of(target: str) -> str | None:
-    """Return the service's name, which TLS certificates are checked for; `None` where it has none.
-
-    A service that was looked up is known by its name and not by its backends' addresses.
-    """
-    if target.startswith("dns:"):
-        name = target.removeprefix("dns:").rpartition("/")[2]
-        # SRV records are asked for as `_grpc._tcp.search.prod`: the service is `search.prod`.
-        while name.startswith("_"):
-            name = name.partition(".")[2]
-        return name
-    if target.startswith(("static:", "file:", "ipv4:", "ipv6:", "unix:")):
-        return None
-    return target
 
 
 def is_unsent(details: str | None, address: str) -> bool:

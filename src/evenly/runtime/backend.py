@@ -33,10 +33,9 @@ from evenly.probe.config import ProbeConfig
 from evenly.probe.responder import ProbeResponder, ResponderSnapshot
 from evenly.runtime.gate import StartGate
 from evenly.runtime.readings import Readings
-from evenly.signals import meter
 from evenly.signals.cpu import effective_cores
 
-__all__ = ["BackendConfig", "BackendRuntime", "BackendRuntimeSnapshot"]
+__all__ = ["BackendConfig", "BackendRuntime", "BackendRuntimeSnapshot", "default_task"]
 
 _LOGGER = logging.getLogger("evenly.runtime")
 _LEAST_WAIT_SECONDS = 0.001
@@ -68,6 +67,11 @@ class BackendConfig:
         check.number("orca_least_seconds", self.orca_least_seconds, 0.01, 3600.0)
 
 
+def default_task() -> BackendTaskConfig:
+    """Return what a `BackendConfig` without a task has: the CPUs that one event loop can use."""
+    return BackendTaskConfig(cores=min(1.0, effective_cores()))
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendRuntimeSnapshot:
@@ -92,13 +96,12 @@ class BackendRuntime:
         observer: Observer = NO_OBSERVER,
         lock: AbstractContextManager[object] | None = None,
         waiting: Callable[[], int] | None = None,
+        gate: StartGate | None = None,
         thread_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         job_criticality()  # A misspelt EVENLY_CRITICALITY fails here rather than at a request.
         self.config = BackendConfig() if config is None else config
-        task_config = self.config.task
-        if task_config is None:
-            task_config = BackendTaskConfig(cores=min(1.0, effective_cores()))
+        task_config = default_task() if self.config.task is None else self.config.task
         self.has_quotas = task_config.quota is not None
         rng = random.Random()
         # A lock of one's own is cheaper than asking whether there is one.
@@ -107,12 +110,12 @@ class BackendRuntime:
             task_config, clock=time.monotonic, rng=rng, boot=time.time_ns(), observer=observer
         )
         self.trust = Trust(self.config.trusted_networks, near=self.config.trust_near)
-        self.gate = StartGate()
+        self.gate = StartGate() if gate is None else gate
         self.responder = ProbeResponder(self.report, key=self.config.probe.key)
-        self.active = 0
-        """Requests admitted and not ended."""
-        self.ended = 0
-        """Requests that have ended since the start."""
+        self.arriving = 0
+        """Requests that are here and not admitted yet, where somebody else counts them in."""
+        self.combine: Callable[[LoadReport], LoadReport] | None = None
+        """Makes of this process's report what is said: where several are one backend, their sum."""
         self.readings = Readings(
             signals=frozenset(task_config.utilization.signals),
             record=self._record_signal,
@@ -132,6 +135,11 @@ class BackendRuntime:
         self._changed: asyncio.Event | None = None  # made when somebody waits for the drain
 
     @property
+    def active(self) -> int:
+        """Requests that are here and have not ended."""
+        return self.task.active + self.arriving
+
+    @property
     def is_started(self) -> bool:
         """Whether it runs on a loop."""
         return self._loop is not None
@@ -140,8 +148,6 @@ class BackendRuntime:
         """Begin to read the system and to answer probes; once, so not after `stop` either."""
         if self._loop is None and not self._is_over:
             self._loop = loop
-            # For good: other servers on this loop may need it.
-            meter.install(loop)
             self.readings.start(loop)
             self.responder.start(loop)
 
@@ -158,24 +164,22 @@ class BackendRuntime:
         """Take a request or refuse it."""
         with self.lock:
             answer = self.task.admit(request, attempt)
-            if type(answer) is Admission:
-                self.active += 1
-                if not self.readings.is_timing:
-                    self.readings.begun()
+            if not self.readings.is_timing and type(answer) is Admission:
+                self.readings.begun()
             return answer
 
     async def wait_for_turn(self) -> None:
         """Wait until an admitted request may begin; for when `gate.try_enter` said no."""
-        # A burst must show before its first request has ended.
+        # A burst must show before its first request has ended ...
         self.readings.record_runnable(arriving=1)
         await self.gate.enter()
+        # ... and no longer than it lasts: the next reading may be 20 ms away.
+        self.readings.record_runnable()
 
     def finish(self, admission: Admission, outcome: Outcome, cpu_seconds: float = 0.0) -> None:
         """End a request, exactly once, with the CPU that its handler used."""
         with self.lock:
-            admission.finish(outcome, cpu_seconds)
-            self.active -= 1
-            self.ended += 1
+            self.task.finish(admission, outcome, cpu_seconds)
         if self._changed is not None:
             self._wake_drained()
 
@@ -183,8 +187,6 @@ class BackendRuntime:
         """End a request whose handler let a rejection from below out; return what to answer."""
         with self.lock:
             rejection = self.task.pass_on(admission, cpu_seconds)
-            self.active -= 1
-            self.ended += 1
         if self._changed is not None:
             self._wake_drained()
         return rejection
@@ -198,7 +200,8 @@ class BackendRuntime:
         with self.lock:
             # Now, so that it has the queue without the request that has just ended.
             self.readings.record_runnable()
-            return self.task.report()
+            report = self.task.report()
+            return report if self.combine is None else self.combine(report)
 
     def should_degrade(self) -> bool:
         """Return whether cheaper answers are wanted now."""
@@ -322,10 +325,10 @@ class BackendRuntime:
         return self.gate.waiting
 
     def _count_active(self) -> int:
-        return self.active
+        return self.task.active + self.arriving
 
     def _count_ended(self) -> int:
-        return self.ended
+        return self.task.finished
 
     def _handler_seconds(self) -> float:
         return self.gate.mean_seconds

@@ -10,11 +10,11 @@ Use it on the loop's thread.  A threaded transport passes a lock, holds it aroun
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 import os
 import random
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -143,7 +143,8 @@ class ClientRuntime:
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
         self.config = config
-        self.lock = contextlib.nullcontext() if lock is None else lock
+        # One of its own is cheaper than `nullcontext`, or than asking whether there is one.
+        self.lock = threading.RLock() if lock is None else lock
         self.task = ClientTask(
             config.resolved_task(os.environ),
             clock=time.monotonic,
@@ -164,6 +165,8 @@ class ClientRuntime:
         self._parked: OrderedDict[Waiting, None] = OrderedDict()
         self._is_unparking = False
         self._backends: dict[str, Backend] = {}
+        # What each said last, in its words: a busy backend repeats itself for some milliseconds.
+        self._last_loads: dict[str, tuple[object, LoadReport]] = {}
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -277,14 +280,25 @@ class ClientRuntime:
 
     def heard_load(self, backend: Backend, value: object) -> bool:
         """Learn what a response says of its backend; return whether it said anything."""
-        report = parse_load(value)
-        if report is None:
-            return False
-        if backend.address in self._backends:
-            self.prober.announce_port(backend, report.probe_port)
+        last = self._last_loads.get(backend.address)
+        if last is not None and last[0] == value:
+            report = last[1]
+        else:
+            parsed = parse_load(value)
+            if parsed is None:
+                return False
+            report = parsed
+            if backend.address in self._backends:
+                self._last_loads[backend.address] = (value, report)
+                self.prober.announce_port(backend, report.probe_port)
         with self.lock:
             self.task.record_report(backend, report)
         return True
+
+    def heard_nothing(self, backend: Backend) -> None:
+        """Learn that a response that ended well came without a word on its backend."""
+        with self.lock:
+            self.task.record_repeat(backend)
 
     def heard_serving(self, backend: Backend, *, is_serving: bool) -> None:
         """Learn what a health service says of its backend."""
@@ -329,6 +343,7 @@ class ClientRuntime:
         for address, backend in before.items():
             if address not in self._backends:
                 self.prober.forget(backend)
+                self._last_loads.pop(address, None)
         self._discovered()
         self._schedule()
 

@@ -182,7 +182,10 @@ class StartGate:
             if not turn.done():  # or it was cancelled
                 turn.set_result(None)
                 self._work_seconds += self._charge_seconds
-        self._soon(self._go_on)
+        if queue:
+            self._soon(self._go_on)
+        else:
+            self._is_turning = False
 
     def _go_on(self) -> None:
         while self._queue and self._queue[0].done():  # cancelled: no reason to look

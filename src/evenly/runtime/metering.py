@@ -25,7 +25,7 @@ _GAIN: Final = 0.1
 class Metering:
     """Meter the requests of one method, or some of them; `measured` is told what those took."""
 
-    __slots__ = ("_is_always_on", "_mean_seconds", "_measured", "_rng", "_skips")
+    __slots__ = ("_is_always_on", "_measured", "_rng", "_skips", "mean_seconds")
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class Metering:
         # Drawn, because a fixed stride may fall in step with what clients send.
         self._rng = random.Random() if rng is None else rng
         self._skips = 0
-        self._mean_seconds = 0.0
+        self.mean_seconds = 0.0
+        """What requests that were metered took lately."""
 
     def next(self) -> CostMeter | None:
         """Return a meter for the next request, or `None` for one that is not metered."""
@@ -51,10 +52,10 @@ class Metering:
     def cpu_seconds(self, meter: CostMeter | None) -> float:
         """Return what a request took: as metered, or as others did."""
         if meter is None:
-            return self._mean_seconds
+            return self.mean_seconds
         seconds = meter.cpu_seconds
         self._measured(seconds)
-        self._mean_seconds += _GAIN * (seconds - self._mean_seconds)
-        if not self._is_always_on and self._mean_seconds < _CHEAP_SECONDS > seconds:
+        self.mean_seconds += _GAIN * (seconds - self.mean_seconds)
+        if not self._is_always_on and self.mean_seconds < _CHEAP_SECONDS > seconds:
             self._skips = self._rng.randrange(_SKIPPED_MOST)
         return seconds

@@ -122,10 +122,13 @@ class Readings:
         if self._lag is None or self._loop is None:
             return
         self.is_timing = True
-        if threading.get_ident() == self._thread:
-            self._lag.start()
-        else:
-            self._loop.call_soon_threadsafe(self._lag.start)
+        try:
+            if threading.get_ident() == self._thread:
+                self._lag.start()
+            else:
+                self._loop.call_soon_threadsafe(self._lag.start)
+        except RuntimeError:  # The loop is closed: whoever admits a request must not pay for that.
+            self.is_timing = False
 
     def lag_seconds(self) -> float:
         """Return how long a request that arrives now would wait for the loop."""

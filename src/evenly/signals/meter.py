@@ -16,10 +16,10 @@ A transport uses it inside a handler of its own, which stays `async def`, as gRP
         finally:
             admission.finish(outcome, meter.cpu_seconds)
 
-*Child tasks* are charged through the context, once `install(loop)` has been called.  *Threads* are
-charged when started by `evenly.run_in_thread` and its kin.  Not seen are callbacks (`call_soon`),
-work after the request has been finished, and the event loop itself; whoever spreads the process's
-remaining CPU over its requests includes them.
+*Child tasks* are charged through the context, by a task factory that the loop has while something
+is being metered.  *Threads* are charged when started by `evenly.run_in_thread` and its kin.  Not
+seen are callbacks (`call_soon`), work after the request has been finished, and the event loop
+itself; whoever spreads the process's remaining CPU over its requests includes them.
 
 Steps can nest: an eager task (Python 3.12) runs its first step inside its parent's.  Each thread
 therefore remembers which meter is running and since when, and switching charges the one that is
@@ -38,7 +38,7 @@ from typing import Any, ParamSpec, TypeVar, final
 
 from evenly.context import current_meter, restore
 
-__all__ = ["CostMeter", "install", "uninstall"]
+__all__ = ["CostMeter"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,10 +93,14 @@ class CostMeter:
         Await it at once.  Results, exceptions, cancellation and context variables pass unchanged.
         """
         token = current_meter.set(self)
+        loop = asyncio._get_running_loop()  # noqa: SLF001 -- `None` where another library runs this
+        factory = None if loop is None else _install(loop)
         try:
             return await _step(coroutine, self)
         finally:
             restore(current_meter, token)
+            if loop is not None and factory is not None:
+                _uninstall(loop, factory)
 
     def stream(self, items: AsyncGenerator[Y, S]) -> AsyncGenerator[Y, S]:
         """Iterate over an async generator, and charge its steps."""
@@ -268,6 +272,8 @@ class _MeteringTaskFactory:
 
     def __init__(self, before: Callable[..., asyncio.Future[Any]] | None) -> None:
         self.before = before
+        self.users = 0
+        """Metered coroutines that run."""
 
     def __call__(
         self,
@@ -288,15 +294,22 @@ class _MeteringTaskFactory:
         return self.before(loop, coroutine, **options)
 
 
-def install(loop: asyncio.AbstractEventLoop) -> None:
-    """Charge child tasks of metered coroutines on this loop; a second time does nothing."""
-    before = loop.get_task_factory()
-    if not isinstance(before, _MeteringTaskFactory):
-        loop.set_task_factory(_MeteringTaskFactory(before))
+def _install(loop: asyncio.AbstractEventLoop) -> _MeteringTaskFactory:
+    """Charge child tasks of metered coroutines on this loop, until `_uninstall`.
 
-
-def uninstall(loop: asyncio.AbstractEventLoop) -> None:
-    """Undo `install`, unless another task factory has been put on top since."""
+    Not for good: a factory makes each task of the process 1 µs dearer, and most requests that are
+    cheap are not metered.
+    """
     factory = loop.get_task_factory()
-    if isinstance(factory, _MeteringTaskFactory):
+    if not isinstance(factory, _MeteringTaskFactory):
+        factory = _MeteringTaskFactory(factory)
+        loop.set_task_factory(factory)
+    factory.users += 1
+    return factory
+
+
+def _uninstall(loop: asyncio.AbstractEventLoop, factory: _MeteringTaskFactory) -> None:
+    """Undo one `_install`; another task factory that was put on top since stays."""
+    factory.users -= 1
+    if factory.users == 0 and loop.get_task_factory() is factory:
         loop.set_task_factory(factory.before)

@@ -282,12 +282,39 @@ def test_decisions_are_computed_at_most_once_per_refresh() -> None:
         signals={"queue": SignalConfig(ramps=RAMPS, decay_seconds=0.001)}, refresh_seconds=0.5
     )
     utilization = Utilization(config)
+    utilization.record("queue", 9.0, 0.0)
+    assert utilization.admits(0.0) == 0
+    utilization.record("queue", 0.0, 0.1)
+
+    assert utilization.admits(0.49) == 0
+    assert utilization.admits(0.5) == 0b1111
+
+
+def test_what_was_calm_acts_as_soon_as_it_is_no_longer() -> None:
+    config = UtilizationConfig(
+        signals={"queue": SignalConfig(ramps=RAMPS, decay_seconds=0.001)}, refresh_seconds=0.5
+    )
+    utilization = Utilization(config)
     utilization.record("queue", 0.0, 0.0)
     assert utilization.admits(0.0) == 0b1111
+    was_calm = utilization.is_calm
     utilization.record("queue", 9.0, 0.1)
 
-    assert utilization.admits(0.49) == 0b1111
-    assert utilization.admits(0.5) == 0
+    assert (was_calm, utilization.is_calm) == (True, False)
+    assert utilization.admits(0.2) == 0
+
+
+def test_a_prompt_signal_is_decided_about_each_time_it_is_recorded() -> None:
+    config = UtilizationConfig(
+        signals={"queue": SignalConfig(ramps=RAMPS, is_prompt=True)}, refresh_seconds=1.0
+    )
+    utilization = Utilization(config)
+    utilization.record("queue", 0.0, 0.0)
+    utilization.record("queue", RAMPS[2].low, 1.0)
+    assert utilization.admits(1.0) == 0b1111
+    utilization.record("queue", RAMPS[2].low + 0.1, 1.0)
+
+    assert utilization.admits(1.0) == 0b1000
 
 
 def test_a_signal_that_becomes_known_acts_at_once() -> None:

@@ -101,6 +101,7 @@ class BackendView:
         "reports_since",
         "shown_state",
         "tier",
+        "told_at",
         "trim",
         "unused_since",
         "was_used",
@@ -139,6 +140,8 @@ class BackendView:
         """`probing`'s slow correction of the weight, as a logarithm."""
         self.report: LoadReport | None = None
         self.reported_at = -math.inf
+        self.told_at = -math.inf
+        """When a report last came with a response; in between they are left out."""
         self.reports_since: float | None = None
         """Since when its reports have been usable for a weight without a gap."""
         self.mean_qps = 0.0

@@ -114,14 +114,15 @@ class Candidates:
         view.begin()
         if view.active >= self._active_limit:
             self._withdraw(view)
-        elif view.is_pickable:
+        elif view.is_pickable and self._policy.follows_load:
             self._policy.changed(view)
 
     def finish(self, view: BackendView, now: float) -> None:
         """Count the end of an attempt to a backend, whatever has become of it in between."""
         view.finish()
         if view.is_pickable:
-            self._policy.changed(view)
+            if self._policy.follows_load:
+                self._policy.changed(view)
         elif view.tier == self._tier and view.tier != _NOWHERE:
             self._offer(view, now)
 

@@ -86,13 +86,11 @@ class Health:
         "_boot_connection",
         "_checks_sent",
         "_config",
-        "_heard",
         "_idle_checks",
         "_lame_connection",
         "_lame_said",
         "_lame_watched",
         "_opened_at",
-        "_opened_count",
         "_rng",
         "_sequence",
         "_silent",
@@ -100,8 +98,10 @@ class Health:
         "connect_at",
         "is_connected",
         "is_connecting",
+        "is_heard",
         "is_idle",
         "is_untried",
+        "opened_count",
         "state",
     )
 
@@ -122,9 +122,10 @@ class Health:
         self._idle_checks = 0
         self._backoff_seconds = 0.0
         self._opened_at = now
-        self._opened_count = 0
+        self.opened_count = 0
         self._silent = False
-        self._heard = False
+        self.is_heard = False
+        """Whether something came from it since the last check."""
         self._checks_sent = 0
         self._boot = 0
         self._sequence = 0
@@ -155,13 +156,13 @@ class Health:
         self.is_idle = False
         self.is_untried = False
         self._opened_at = now
-        self._opened_count += 1
+        self.opened_count += 1
         self.connect_at = None
         self._lame_watched = False  # NOT_SERVING was the word of the connection before.
         if self._silent:
             self._back_off(now)
         else:
-            self._heard = True
+            self.is_heard = True
             self._checks_sent = 0
         self._settle()
 
@@ -222,7 +223,7 @@ class Health:
 
     def heard(self) -> None:
         """Learn that bytes came from it: whatever they say, it is not silent."""
-        self._heard = True
+        self.is_heard = True
         if self._checks_sent:
             self._checks_sent = 0
             self.forgive()
@@ -230,7 +231,7 @@ class Health:
     def answered(self, now: float) -> None:
         """Learn that it answered a request."""
         self.heard()
-        if self._opened_count == 0:
+        if self.opened_count == 0:
             self.opened(now)  # A transport that does not speak of connections has one.
 
     def said(self, boot: int, sequence: int, *, lame_duck: bool) -> bool:
@@ -239,6 +240,14 @@ class Health:
         The order is (boot, sequence), so that a HEALTHY that was overtaken on its way never undoes
         a lame duck.
         """
+        if (
+            boot == self._boot
+            and sequence == self._sequence
+            and not lame_duck
+            and self.state is State.HEALTHY
+            and self._boot_connection == self.opened_count
+        ):
+            return True  # Nothing new: what nearly every response says.
         if not self._is_current(boot, sequence):
             return False
         is_new_boot = boot != self._boot
@@ -247,10 +256,10 @@ class Health:
             self._superseded_boot = self._boot or -1  # 0 is "unknown" and nobody's.
             self._boot = boot
         self._sequence = sequence
-        self._boot_connection = self._opened_count
+        self._boot_connection = self.opened_count
         if lame_duck:
             self._lame_said = True
-            self._lame_connection = self._opened_count
+            self._lame_connection = self.opened_count
         elif is_new_boot or is_new_word:
             self._lame_said = False
             # A boot's first report may be older than its NOT_SERVING; a later word is not.
@@ -266,7 +275,7 @@ class Health:
         if self.is_idle:
             return  # A last word of the connection that was closed, which none would take back.
         self._lame_watched = not serving
-        if serving and self._opened_count > self._lame_connection:
+        if serving and self.opened_count > self._lame_connection:
             self._lame_said = False
         self._settle()
 
@@ -278,8 +287,8 @@ class Health:
                 return False
         elif not self.is_connected:
             return False  # It is tried by reconnecting.
-        if self._heard:
-            self._heard = False
+        if self.is_heard:
+            self.is_heard = False
             return False
         if self._checks_sent >= self._config.unanswered_checks and may_go_silent:
             self._go_silent(now)
@@ -308,7 +317,7 @@ class Health:
             return False  # A straggler of the process before.
         # After a reconnect any other boot is a new process, even where the machine's clock was set
         # back in between; otherwise only a later one is.
-        return boot > self._boot or self._opened_count > self._boot_connection
+        return boot > self._boot or self.opened_count > self._boot_connection
 
     def _back_off(self, now: float) -> None:
         config = self._config

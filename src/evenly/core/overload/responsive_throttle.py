@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Final, final
+from typing import Final, final
 
 from evenly.core import check
 from evenly.core.criticality import Criticality
@@ -85,15 +85,13 @@ class ResponsiveThrottle(Throttle):
         "_config",
         "_customers",
         "_gates",
-        "_is_troubled",
         "_report_max_seconds",
         "_reported_at",
         "_reported_seconds",
         "_rng",
         "_send_anyway_seconds",
+        "is_troubled",
     )
-
-    asks: ClassVar[bool] = True
 
     def __init__(self, config: ResponsiveThrottleConfig, *, rng: random.Random, now: float) -> None:
         self._config = config
@@ -106,7 +104,7 @@ class ResponsiveThrottle(Throttle):
         # The sum of what all reports spoke for: a criticality is held admitted for as much of it as
         # has come since the last no, so that in peace a report is one addition.
         self._reported_seconds = 0.0
-        self._is_troubled = False
+        self.is_troubled = False
         self._customers = CustomerThrottles(self._make_for_customer)
 
     def admit(self, criticality: Criticality, customer: str, now: float) -> bool:
@@ -115,7 +113,7 @@ class ResponsiveThrottle(Throttle):
             return False
         gate = self._gates[criticality]
         probability = gate.send.value
-        if self._is_troubled:
+        if self.is_troubled:
             # Where everything times out, the more frequent criticality learns of it first; it must
             # not be refused more than a lower one for that.
             for higher in self._gates[criticality + 1 :]:
@@ -135,7 +133,7 @@ class ResponsiveThrottle(Throttle):
         if outcome.is_accept:
             gate = self._gates[criticality]
             gate.send.accept(now)
-            if self._is_troubled:
+            if self.is_troubled:
                 self._accept_higher(criticality, now)
             if gate.is_refused and now - self._reported_at > self._ask_after_seconds:
                 gate.is_refused = False
@@ -154,7 +152,7 @@ class ResponsiveThrottle(Throttle):
         else:
             seconds = 0.0
         reported_seconds = self._reported_seconds = self._reported_seconds + seconds
-        if admits == _ALL and not self._is_troubled:
+        if admits == _ALL and not self.is_troubled:
             return
         is_troubled = False
         for gate in self._gates:
@@ -168,7 +166,7 @@ class ResponsiveThrottle(Throttle):
                 gate.held_from = reported_seconds
                 is_troubled = True
             admits >>= 1
-        self._is_troubled = is_troubled
+        self.is_troubled = is_troubled
 
     def should_ask(self, criticality: Criticality, now: float) -> bool:
         """Return whether the last that was heard is a no, and no answer of our own is recent.
@@ -225,12 +223,12 @@ class ResponsiveThrottle(Throttle):
         for higher in self._gates[criticality + 1 :]:
             if higher.send.value < 1.0:
                 higher.send.accept(now)
-        self._is_troubled = any(gate.is_refused or gate.send.value < 1.0 for gate in self._gates)
+        self.is_troubled = any(gate.is_refused or gate.send.value < 1.0 for gate in self._gates)
 
     def _reject(self, gate: _Gate, now: float) -> None:
         gate.send.reject(now)
         gate.is_refused = True
-        self._is_troubled = True
+        self.is_troubled = True
 
     def _make_for_customer(self, now: float) -> Throttle:
         config = replace(self._config, send_probability=self._config.customer_send_probability)

@@ -150,7 +150,14 @@ class AttemptHistogram:
     The book counts attempts from 0; here the first is 1, as everywhere in evenly.
     """
 
-    __slots__ = ("_arrivals", "_config", "_counts", "_first_attempts", "_max_arrivals")
+    __slots__ = (
+        "_arrivals",
+        "_config",
+        "_counts",
+        "_first_attempts",
+        "_max_arrivals",
+        "is_peaceful",
+    )
 
     def __init__(self, config: AttemptHistogramConfig | None = None) -> None:
         self._config = config or AttemptHistogramConfig()
@@ -158,6 +165,8 @@ class AttemptHistogram:
         self._max_arrivals = self._first_attempts * self._config.arrivals_per_first
         self._arrivals: deque[int] = deque()  # Oldest first.
         self._counts = [0] * (ATTEMPT_MAX + 1)
+        self.is_peaceful = False
+        """Whether the history is full of first attempts: one more of those changes nothing."""
 
     def record(self, attempt: int) -> None:
         """Count an arrival; 1 is a first attempt, and any other whole number is bounded."""
@@ -171,6 +180,7 @@ class AttemptHistogram:
         counts[attempt] += 1
         while counts[1] > self._first_attempts or len(arrivals) > self._max_arrivals:
             counts[arrivals.popleft()] -= 1
+        self.is_peaceful = len(arrivals) == counts[1] == self._first_attempts
 
     @property
     def retries_are_widespread(self) -> bool:

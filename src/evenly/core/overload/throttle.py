@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome
@@ -52,8 +52,9 @@ class Throttle(abc.ABC):
     neither ask nor count here.
     """
 
-    asks: ClassVar[bool] = False
-    """Whether `should_ask` can ever be true: spares the others a call per request."""
+    is_troubled: bool = False
+    """Whether something is known against sending.  Else `should_ask` is false: in peace that spares
+    a call per request."""
 
     @abc.abstractmethod
     def admit(self, criticality: Criticality, customer: str, now: float) -> bool:

@@ -83,19 +83,27 @@ class UtilizationSnapshot:
 class _Signal:
     __slots__ = (
         "average",
+        "calm_most",
         "config",
         "degrade_at",
         "ignored",
+        "last",
         "present",
         "provisioned",
         "recorded_at",
     )
 
-    def __init__(self, config: SignalConfig) -> None:
+    def __init__(self, config: SignalConfig, combined: UtilizationConfig) -> None:
         self.config = config
         self.degrade_at = config.ramps[0].low if config.degrade_at is None else config.degrade_at
         self.provisioned = config.ramps[Criticality.CRITICAL].low  # above 0: others end there
+        # Up to here nothing follows from it: no ramp has begun, and nobody degrades.
+        self.calm_most = _calm_most(config.ramps, self.degrade_at)
+        if combined.combine == "maximum":
+            at = combined.ramps[0].low if combined.degrade_at is None else combined.degrade_at
+            self.calm_most = _calm_most(combined.ramps, at) * self.provisioned
         self.average = DecayingAverage(config.decay_seconds)
+        self.last = 0.0
         self.present = 0.0
         self.recorded_at = -math.inf
         self.ignored = 0
@@ -112,7 +120,9 @@ class Utilization:
 
     Reading costs one comparison and one look into a list, whatever the number of signals: what
     follows from them is computed at most once per `refresh_seconds`, and when an unknown signal
-    becomes known.
+    becomes known, or a prompt one is recorded that is not calm.  While all are calm, that is below
+    whatever something follows from, so are their averages until another value is recorded, and
+    nothing is computed at all.
     """
 
     __slots__ = (
@@ -125,13 +135,16 @@ class Utilization:
         "_runnable_alike",
         "_should_degrade",
         "_signals",
+        "is_calm",
     )
 
     def __init__(self, config: UtilizationConfig) -> None:
         self._config = config
         self._is_maximum = config.combine == "maximum"
         self._refresh_seconds = config.refresh_seconds
-        self._signals = {name: _Signal(signal) for name, signal in config.signals.items()}
+        self._signals = {name: _Signal(signal, config) for name, signal in config.signals.items()}
+        self.is_calm = False
+        """Whether it is known that nothing is refused, and nothing degraded."""
         self._fresh_until = -math.inf
         self._probabilities = [0.0] * len(Criticality)
         self._admits = 0b1111
@@ -154,8 +167,16 @@ class Utilization:
         if abs(now - signal.recorded_at) > signal.config.expiry_seconds:
             signal.average = DecayingAverage(signal.config.decay_seconds)
             self._fresh_until = -math.inf
+            self.is_calm = False
         signal.average.record(now, value)
+        signal.last = value
         signal.present = 0.0 if is_harmless else value
+        # A burst comes within one refresh: each of its requests is decided about with those before
+        # it counted.
+        is_urgent = signal.config.is_prompt and not is_harmless
+        if value > signal.calm_most and (self.is_calm or is_urgent):
+            self._fresh_until = -math.inf
+            self.is_calm = False
         signal.recorded_at = now
 
     def rejection_probability(self, criticality: Criticality, now: float) -> float:
@@ -213,9 +234,14 @@ class Utilization:
         probabilities = [0.0] * len(Criticality)
         of_others = [0.0] * len(Criticality)
         should_degrade = False
+        is_calm = True
         largest = present = _UNKNOWN
         for name, signal in self._signals.items():
             value = signal.value(now)
+            # The average is between what it was and the last value until the next one.  An unknown
+            # one counts too: it is known again if the clock steps back.
+            if signal.last > signal.calm_most or signal.average.value(now) > signal.calm_most:
+                is_calm = False
             if value == _UNKNOWN:
                 continue
             if name != _RUNNABLE:
@@ -234,6 +260,9 @@ class Utilization:
             should_degrade = largest >= (self._config.ramps[0].low if at is None else at)
             _raise_to(probabilities, self._config.ramps, largest)
             _raise_at_once(probabilities, self._config.ramps, present)
+        if is_calm:
+            self._fresh_until = math.inf
+        self.is_calm = is_calm
         self._should_degrade = should_degrade
         self._probabilities = probabilities
         self._runnable_alike = self._find_runnable_alike(of_others)
@@ -246,6 +275,11 @@ class Utilization:
         highest = max(i for i, probability in enumerate(refused) if probability)
         ramp = runnable.config.ramps[highest]
         return ramp.low + refused[highest] * (ramp.high - ramp.low)
+
+
+def _calm_most(ramps: Ramps, degrade_at: float) -> float:
+    # From `degrade_at` on answers are degraded, while a ramp begins behind its foot.
+    return min(ramps[0].low, math.nextafter(degrade_at, -math.inf))
 
 
 def _raise_at_once(probabilities: list[float], ramps: Ramps, present: float) -> None:

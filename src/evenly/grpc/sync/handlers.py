@@ -22,16 +22,10 @@ import grpc
 from evenly.context import Serving
 from evenly.core.backend_task import Admission
 from evenly.core.request import Outcome, Reason, Rejection, Request
-from evenly.grpc.answer import (
-    Trailers,
-    gave_up,
-    is_refusal,
-    outcome_of_status,
-    passed_on,
-    refusal,
-)
+from evenly.grpc.answer import Trailers, outcome_of_status, refusal
 from evenly.grpc.incoming import Incoming
 from evenly.grpc.sync.reception import Reception
+from evenly.runtime.answer import gave_up, is_refusal, passed_on
 from evenly.runtime.backend import BackendRuntime
 from evenly.runtime.metering import Metering
 from evenly.signals.meter import CostMeter

@@ -155,7 +155,7 @@ class Reception:
             request, attempt, to_evenly = incoming.read(_Arriving(metadata))
         except _PeerIsUnknown:
             with runtime.lock:
-                runtime.active += 1  # It is here, though not admitted.
+                runtime.arriving += 1  # It is here, though not admitted.
                 self._unbegun += 1
             self._arriving = Arrival(None, to_evenly=False)
             return None
@@ -235,7 +235,7 @@ class Reception:
         arrival.is_begun = True
         self._unbegun -= 1
         if arrival.admission is None:
-            self._opened.active -= 1
+            self._opened.arriving -= 1
 
     def _give_up(self, arrival: Arrival) -> None:
         """End a request that has not begun: its client has left, or the server is going."""

@@ -17,13 +17,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, final
 
-from evenly.core import check
 from evenly.errors import UsageError
 from evenly.grpc.sync.server import Server
+from evenly.runtime.lifecycle import SIGNALS, check_grace, restored_signals
 
 __all__ = ["serve"]
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 # Where another thread gets a signal, Python handles it when the main thread does something next.
 _SLICE_SECONDS: Final = 0.05
 
@@ -76,7 +75,7 @@ def serve(
 
     Outside of the main thread there are no signals: somebody else calls `server.stop`.
     """
-    check.number("grace_seconds", grace_seconds, 0.0, 86_400.0)
+    check_grace(grace_seconds)
     if not isinstance(server, Server):
         raise UsageError("serve() takes what evenly.grpc.sync.server() returns")
     signals = _Signals()
@@ -141,10 +140,7 @@ def _caught_by(signals: _Signals) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signals.caught) for number in _SIGNALS}
-    try:
+    with restored_signals():
+        for number in SIGNALS:
+            signal.signal(number, signals.caught)
         yield
-    finally:
-        for number, handler in before.items():
-            # `None` is a handler that was not installed from Python, and cannot be given back.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)

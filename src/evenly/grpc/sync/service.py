@@ -188,6 +188,8 @@ class Service(Connections[Connection]):
             before = view.health.state
             if report is not None:
                 self.runtime.task.record_report(view.backend, report)
+            elif outcome is Outcome.OK:
+                self.runtime.task.record_repeat(view.backend)
             verdict = attempt.finish(outcome, is_final=is_final)
             connection.active -= 1
             is_unused = connection.active == 0 and connection.state is State.GONE

@@ -26,6 +26,10 @@ class Policy(abc.ABC):
 
     asks: ClassVar[bool] = False
     """Whether `ask` can ever answer: spares the others a call per request."""
+    follows_load: bool = True
+    """Whether `changed` matters now: spares two calls per request where it does not."""
+    wants_probes: bool = False
+    """Whether `take_probes` may answer now."""
 
     @abc.abstractmethod
     def add(self, view: BackendView, now: float) -> None:

@@ -77,6 +77,8 @@ class Prequal(Policy):
     worst in turn.
     """
 
+    wants_probes = True
+
     def __init__(self, config: PrequalConfig, *, rng: random.Random) -> None:
         self._config = config
         self._rng = rng

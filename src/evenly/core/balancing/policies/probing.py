@@ -139,6 +139,7 @@ class Probing(Policy):
         self._trial: BackendView | None = None
         # Used while probes get no answer; kept in step only then.
         self._blind: WeightedLeastLoaded | None = None
+        self.follows_load = False
         self._weight_config = weight_config
         if config.probes == 0:
             self._go_blind(now)
@@ -178,6 +179,7 @@ class Probing(Policy):
             self._answers += 1
             if self._config.probes:
                 self._blind = None
+                self.follows_load = False
         if view not in self._roster:
             return
         config = self._config
@@ -224,6 +226,7 @@ class Probing(Policy):
         """Return one backend now and then while probes get no answer: they may get one again."""
         view = self._trial
         self._trial = None
+        self.wants_probes = False
         return () if view is None or view not in self._roster else (view,)
 
     def wake(self, now: float) -> None:
@@ -238,6 +241,7 @@ class Probing(Policy):
             for view in views:
                 self._blind.changed(view)
             self._trial = self._roster.draw(self._rng)
+            self.wants_probes = True
 
     def _has_good_fact(self) -> bool:
         if len(self._fact_at) < 2:
@@ -346,6 +350,7 @@ class Probing(Policy):
 
     def _go_blind(self, now: float) -> None:
         self._blind = WeightedLeastLoaded(self._weight_config, rng=self._rng)
+        self.follows_load = True
         for view in self._roster:
             self._blind.add(view, now)
 
