@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup demo test lint bench acceptance swarm docs clean
+.PHONY: setup system demo test lint bench acceptance swarm docs clean
 
 setup: $(STAMP)
 
@@ -20,6 +20,15 @@ $(STAMP): pyproject.toml constraints.txt
 	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"])')
 	@touch $@
 
+# What the HTTP transport is tested against.  RUNLEVEL=1 keeps Debian from starting them as services.
+SYSTEM := curl haproxy nginx openssl wrk
+system:
+	@for program in $(SYSTEM); do \
+	  PATH="$$PATH:/usr/sbin" command -v $$program >/dev/null || missing="$$missing $$program"; \
+	done; \
+	test -z "$$missing" || { echo "Installing$$missing"; apt-get update -q && \
+	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; }
+
 demo: setup
 	@$(BIN)/evenly subset --clients 300 --backends 300 --size 10 --compare
 
@@ -29,13 +38,13 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+test: system lint
 	$(BIN)/pytest -m 'not acceptance'
 
 bench: setup
 	@$(BIN)/python -m bench
 
-acceptance: setup
+acceptance: system setup
 	$(BIN)/pytest -m acceptance
 
 # A thousand random scenarios with faults, other ones for every commit; a broken invariant is shown

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -16,12 +15,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 
+from bench.cpu import cpu_seconds
 from evenly.grpc.channel import channel
 
 __all__ = ["Comparison", "measure", "show"]
@@ -34,7 +33,6 @@ BOUND = 0.90
 _MESSAGE = b"x" * 100
 _METHOD = "/bench.Echo/Do"
 _ROUND_ROBIN = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +124,14 @@ async def _round(do: Any, concurrency: int, pids: list[int]) -> _Round:
         for _ in numbers:
             await do(_MESSAGE)
 
-    backend_before = sum(map(_cpu_seconds, pids))
+    backend_before = sum(map(cpu_seconds, pids))
     cpu_before = time.process_time()
     before = time.perf_counter()
     await asyncio.gather(*(work() for _ in range(concurrency)))
     return _Round(
         time.perf_counter() - before,
         time.process_time() - cpu_before,
-        sum(map(_cpu_seconds, pids)) - backend_before,
+        sum(map(cpu_seconds, pids)) - backend_before,
     )
 
 
@@ -155,11 +153,6 @@ def _compare(concurrency: int, pairs: list[list[_Round]]) -> Comparison:
         client_microseconds=per_request("client_cpu_seconds"),
         backend_microseconds=per_request("backend_cpu_seconds"),
     )
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 
 @contextmanager

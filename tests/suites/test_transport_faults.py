@@ -8,18 +8,19 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.suites.transports import stories
-from tests.suites.transports.grpc_clients import NO_RETRIES, GrpcClient, evenly_client
 from tests.suites.transports.processes import Backends
+from tests.suites.transports.transport import NO_RETRIES, TRANSPORTS, Client
 
-Fleet = tuple[Backends, GrpcClient]
+Fleet = tuple[Backends, Client]
 
 
-@pytest.fixture
-async def fleet() -> AsyncIterator[Fleet]:
+@pytest.fixture(params=TRANSPORTS)
+async def fleet(request: pytest.FixtureRequest) -> AsyncIterator[Fleet]:
     """Give three backends that take 20 ms a request, and a client that does not retry."""
+    transport = TRANSPORTS[request.param]
     async with (
-        Backends(3, wait_seconds=0.02) as backends,
-        evenly_client(backends.addresses, NO_RETRIES) as client,
+        transport.backends(3, wait_seconds=0.02) as backends,
+        transport.client(backends.addresses, NO_RETRIES) as client,
     ):
         yield backends, client
 

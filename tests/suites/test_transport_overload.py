@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tests.suites.transports.overload import overloaded
+from tests.suites.transports.transport import Transport, every_transport
 
 
-async def test_overload_is_refused_from_the_bottom_up() -> None:
-    run = await overloaded(is_plain=False, overload_seconds=8.0, calm_seconds=4.0)
+@every_transport
+async def test_overload_is_refused_from_the_bottom_up(transport: Transport) -> None:
+    run = await overloaded(transport, is_plain=False, overload_seconds=8.0, calm_seconds=4.0)
 
     served = run["served"]
     assert (

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import grpc
 import grpc.aio
+import httpx
 
 import evenly
 import evenly.config
 import evenly.grpc
 import evenly.grpc.sync
+import evenly.http
 import evenly.testing
 
 
@@ -174,3 +176,51 @@ def grpc_sync_backend() -> None:
     )
     server.add_insecure_port("0.0.0.0:50051")
     evenly.grpc.sync.serve(server, warm_up=lambda: None, grace_seconds=5.0)
+
+
+async def httpx_client() -> str:
+    transport = evenly.http.Transport("dns:///search.prod:8080", config=evenly.http.ClientConfig())
+    async with httpx.AsyncClient(transport=transport) as client:
+        response = await client.get("http://search.prod/q")
+        return str(response.extensions["evenly_backend"])
+
+
+async def http_session() -> str:
+    session: evenly.http.Session = evenly.http.Session(
+        "static:10.0.0.1:80,10.0.0.2:80", base_path="/v1", timeout_seconds=1.0
+    )
+    async with session:
+        try:
+            response: evenly.http.Response = await session.post(
+                "/q", json={"text": "evenly"}, params={"page": 1}, idempotent=True
+            )
+            headers: evenly.http.Headers = response.raise_for_status().headers
+            async with session.stream("GET", "/all", headers={"accept": "text/plain"}) as streamed:
+                whole: evenly.http.StreamedResponse = streamed
+                async for chunk in whole:
+                    return f"{chunk!r} {headers.get('etag')}"
+        except (evenly.http.ThrottledHttpError, evenly.http.NoBackendHttpError) as error:
+            return error.where
+        except (evenly.http.OverloadedHttpError, evenly.http.QuotaExceededHttpError) as error:
+            return str(error.response)
+        except evenly.http.RejectedHttpError as error:
+            return str(_rejected(error))
+        except (evenly.http.ConnectionLost, evenly.http.Timeout, evenly.http.StatusError) as error:
+            _failed(error)
+    return str(session.snapshot().active)
+
+
+def _failed(error: evenly.http.HttpError) -> None: ...
+
+
+async def http_backend(app: evenly.http.Middleware) -> None:
+    config = evenly.http.BackendConfig(probe=evenly.http.ProbeConfig(is_on=False))
+    wrapped = evenly.http.Middleware(app, config=config, ready_path=None)
+    try:
+        await evenly.http.serve(wrapped, host="127.0.0.1", port=8080, warm_up=_warm_up)
+    except evenly.http.StartError as error:
+        raise SystemExit(str(error)) from None
+
+
+def http_workers() -> None:
+    evenly.http.run("main:app", port=8080, workers=4, grace_seconds=5.0)

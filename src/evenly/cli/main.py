@@ -14,6 +14,7 @@ except ImportError as error:
     ) from error
 
 from evenly.cli.figures import figures
+from evenly.cli.serve import serve
 from evenly.cli.simulate import simulate
 from evenly.cli.subset import subset
 
@@ -30,6 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("figures")(figures)
+app.command("serve")(serve)
 app.command("simulate")(simulate)
 app.command("subset")(subset)
 

@@ -11,15 +11,13 @@ import grpc
 import grpc.aio
 
 import evenly
-from evenly.core.client_task import ClientTaskConfig
+from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.criticality import Criticality
-from evenly.core.overload.retry import RetryConfig
 from evenly.grpc.channel import channel
 from evenly.runtime.client_config import ClientConfig
 
 _METHOD = "/test.Work/Do"
 _ROUND_ROBIN = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
-NO_RETRIES = ClientConfig(task=ClientTaskConfig(retry=RetryConfig(attempts=1)))
 
 
 class GrpcClient:
@@ -41,6 +39,10 @@ class GrpcClient:
     ) -> None:
         await self.channel.close()
 
+    def snapshot(self) -> ClientTaskSnapshot:
+        taken: ClientTaskSnapshot = self.channel.snapshot()
+        return taken
+
     async def send(self, criticality: Criticality, timeout_seconds: float) -> tuple[str, Any, str]:
         with evenly.request_context(criticality=criticality):
             call = self._do(b"work", timeout=timeout_seconds)
@@ -56,7 +58,7 @@ def _name(error: grpc.aio.AioRpcError) -> str:
     return f"{error.code().name}{where}"
 
 
-def evenly_client(addresses: Sequence[str], config: ClientConfig | None = None) -> GrpcClient:
+def evenly_client(addresses: Sequence[str], config: ClientConfig | None) -> GrpcClient:
     """Return a client that balances through evenly."""
     return GrpcClient(channel(f"static:{','.join(addresses)}", config=config))
 

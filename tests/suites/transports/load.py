@@ -7,9 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from evenly.core.criticality import Criticality
+from tests.suites.transports.transport import Client
 
 _BURST = 10
 
@@ -29,13 +29,6 @@ class Answer:
     @property
     def is_ok(self) -> bool:
         return self.end == "OK"
-
-
-class Client(Protocol):
-    """Be what sends one request through a transport."""
-
-    async def send(self, criticality: Criticality, timeout_seconds: float) -> tuple[str, str, str]:
-        """Send a request; return how it ended, the backend, and what the error says."""
 
 
 @dataclass

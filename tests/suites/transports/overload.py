@@ -8,19 +8,27 @@ import os
 import sys
 from typing import Any
 
-from tests.suites.transports.processes import ROOT, Backends
+from tests.suites.transports.processes import ROOT
+from tests.suites.transports.transport import Transport
 
 CPU_SECONDS = 0.02
 
 
 async def overloaded(
-    *, is_plain: bool, overload_seconds: float, calm_seconds: float, capacity: float = 0.0
+    transport: Transport,
+    *,
+    is_plain: bool,
+    overload_seconds: float,
+    calm_seconds: float,
+    capacity: float = 0.0,
 ) -> dict[str, Any]:
     """Overload a service, evenly's or a plain one, and return what its client saw."""
     # The client has the first core that we may use, the backends share the last.
     cores = sorted(os.sched_getaffinity(0))
-    async with Backends(2, cpu_seconds=CPU_SECONDS, core=cores[-1], is_plain=is_plain) as backends:
+    work = {"cpu_seconds": CPU_SECONDS, "core": cores[-1], "is_plain": is_plain}
+    async with transport.backends(2, **work) as backends:
         options = {
+            "transport": transport.name,
             "addresses": backends.addresses,
             "is_plain": is_plain,
             "core": cores[0],

@@ -14,8 +14,8 @@ import time
 from typing import Any
 
 from evenly.core.criticality import Criticality
-from tests.suites.transports.grpc_clients import GrpcClient, evenly_client, round_robin_client
 from tests.suites.transports.load import Answer, Load
+from tests.suites.transports.transport import TRANSPORTS, Client
 
 # One in ten is CRITICAL_PLUS: at 3 × the capacity, those are 0.3 of it and fit.
 MIX = (
@@ -26,7 +26,7 @@ MIX = (
 )
 
 
-async def capacity(client: GrpcClient, *, seconds: float, at_a_time: int) -> float:
+async def capacity(client: Client, *, seconds: float, at_a_time: int) -> float:
     """Return how many requests a second are served if some are always waiting."""
     ends: list[float] = []
     until = time.monotonic() + seconds
@@ -44,7 +44,7 @@ async def capacity(client: GrpcClient, *, seconds: float, at_a_time: int) -> flo
     return len(counted) / (until - begun_at)
 
 
-async def offer(client: GrpcClient, per_second: float, seconds: float) -> list[Answer]:
+async def offer(client: Client, per_second: float, seconds: float) -> list[Answer]:
     """Offer requests of all criticalities at a rate."""
     async with Load(client, per_second, mix=MIX, timeout_seconds=1.0) as load:
         await asyncio.sleep(seconds)
@@ -53,8 +53,13 @@ async def offer(client: GrpcClient, per_second: float, seconds: float) -> list[A
 
 async def run(options: dict[str, Any]) -> dict[str, Any]:
     os.sched_setaffinity(0, {options["core"]})
-    make = round_robin_client if options["is_plain"] else evenly_client
-    async with make(options["addresses"]) as client:
+    transport, addresses = TRANSPORTS[options["transport"]], options["addresses"]
+    made = (
+        transport.plain_client(addresses)
+        if options["is_plain"]
+        else transport.client(addresses, None)
+    )
+    async with made as client:
         rate = await capacity(client, seconds=options["calm_seconds"], at_a_time=4)
         reference = max(rate, options.get("capacity", 0.0))
         await offer(client, 0.5 * reference, options["calm_seconds"])

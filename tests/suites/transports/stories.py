@@ -9,9 +9,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from evenly.core.balancing.health import State
-from tests.suites.transports.grpc_clients import GrpcClient
 from tests.suites.transports.load import Load, eventually
 from tests.suites.transports.processes import BackendProcess, Backends
+from tests.suites.transports.transport import Client
 
 REQUESTS_PER_SECOND = 300.0
 
@@ -26,7 +26,7 @@ class Deploy:
     """Who served."""
 
 
-async def rolling_restarts(backends: Backends, client: GrpcClient, restarts: int) -> Deploy:
+async def rolling_restarts(backends: Backends, client: Client, restarts: int) -> Deploy:
     """Restart one backend after the other by SIGTERM, under load."""
     async with Load(client, REQUESTS_PER_SECOND) as load:
         await asyncio.sleep(1.0)
@@ -54,27 +54,26 @@ class Fault:
     """Which part of the later requests the hurt backend still got."""
 
 
-def state(client: GrpcClient, backend: BackendProcess) -> State | None:
+def state(client: Client, backend: BackendProcess) -> State | None:
     """Return what the client's task thinks of a backend."""
-    for seen in client.channel.snapshot().backends:
+    for seen in client.snapshot().backends:
         if seen.address == backend.address:
-            found: State = seen.state
-            return found
+            return seen.state
     return None
 
 
-def becomes(client: GrpcClient, backend: BackendProcess, wanted: State) -> asyncio.Task[float]:
+def becomes(client: Client, backend: BackendProcess, wanted: State) -> asyncio.Task[float]:
     """Time how long it takes until a backend is seen in a state."""
     return asyncio.create_task(eventually(lambda: state(client, backend) is wanted))
 
 
-async def all_healthy(client: GrpcClient, backends: Backends) -> None:
+async def all_healthy(client: Client, backends: Backends) -> None:
     """Wait until the client has met every backend."""
     for backend in backends.all:
         await becomes(client, backend, State.HEALTHY)
 
 
-async def killed(backends: Backends, client: GrpcClient) -> Fault:
+async def killed(backends: Backends, client: Client) -> Fault:
     """End a backend with SIGKILL."""
     await all_healthy(client, backends)
     victim = backends.all[0]
@@ -89,7 +88,7 @@ async def killed(backends: Backends, client: GrpcClient) -> Fault:
     )
 
 
-async def stopped(backends: Backends, client: GrpcClient) -> Fault:
+async def stopped(backends: Backends, client: Client) -> Fault:
     """Stop a backend with SIGSTOP: its kernel still accepts, it never answers."""
     await all_healthy(client, backends)
     victim = backends.all[0]
@@ -115,7 +114,7 @@ async def stopped(backends: Backends, client: GrpcClient) -> Fault:
     )
 
 
-async def port_closed(backends: Backends, client: GrpcClient) -> Fault:
+async def port_closed(backends: Backends, client: Client) -> Fault:
     """Have a backend close its port and its connections, without a word, and live on."""
     await all_healthy(client, backends)
     victim = backends.all[0]
@@ -134,9 +133,7 @@ async def port_closed(backends: Backends, client: GrpcClient) -> Fault:
     )
 
 
-async def failing_fast(
-    backends: Backends, client: GrpcClient, *, grace_seconds: float = 2.0
-) -> Fault:
+async def failing_fast(backends: Backends, client: Client, *, grace_seconds: float = 2.0) -> Fault:
     """Have a backend fail every request at once: the sinkhole."""
     await all_healthy(client, backends)
     victim = backends.all[0]
@@ -154,7 +151,7 @@ async def failing_fast(
     )
 
 
-async def all_gone_and_back(backends: Backends, client: GrpcClient) -> Fault:
+async def all_gone_and_back(backends: Backends, client: Client) -> Fault:
     """Kill all, wait, and start them again."""
     await all_healthy(client, backends)
     async with Load(client, REQUESTS_PER_SECOND) as load:
@@ -184,7 +181,7 @@ async def all_gone_and_back(backends: Backends, client: GrpcClient) -> Fault:
     )
 
 
-async def lame_duck_told_to_idle_client(backends: Backends, client: GrpcClient) -> float:
+async def lame_duck_told_to_idle_client(backends: Backends, client: Client) -> float:
     """Send SIGTERM to a backend of a client that sends nothing; return until it knew."""
     await all_healthy(client, backends)
     victim = backends.all[0]

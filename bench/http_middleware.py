@@ -1,0 +1,215 @@
+"""What `evenly.http.Middleware` adds to a request on uvicorn: CPU of the server's process.
+
+One application, bare and with the middleware, in a process each.  A round is some requests to one
+and then to the other, so that a noisy moment hits both.  The clients are as light as can be: they
+look at the end of a response only.  They say that they are evenly's, as those that pay for this
+are; others get one header more (`endpoint-load-metrics`), and have a row of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from bench.cpu import cpu_seconds
+from evenly.core.backend_task import BackendTaskConfig
+from evenly.http.middleware import Middleware
+from evenly.runtime.backend import BackendConfig
+
+__all__ = ["Comparison", "backend", "measure", "show"]
+
+CASES = ((1, "evenly/1"), (32, "evenly/1"), (128, "evenly/1"), (32, "curl/8.5.0"))
+"""Concurrency and user agent."""
+REQUESTS = 3000
+# Issue 6: "the middleware adds ≤ 10 µs CPU a request on uvicorn".
+BOUND_MICROSECONDS = 10.0
+_BODY = b"x" * 99 + b"."
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Say what the middleware costs at one concurrency; times are per request."""
+
+    concurrency: int
+    agent: str
+    added_microseconds: float
+    bare_microseconds: float
+    evenly_microseconds: float
+    bare_per_second: float
+    evenly_per_second: float
+
+    @property
+    def is_missed(self) -> bool:
+        return self.added_microseconds > BOUND_MICROSECONDS
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "what": f"ASGI middleware, concurrency {self.concurrency}, {self.agent}",
+            "added_microseconds": round(self.added_microseconds, 1),
+            "bare_microseconds": round(self.bare_microseconds, 1),
+            "evenly_microseconds": round(self.evenly_microseconds, 1),
+            "bare_per_second": round(self.bare_per_second),
+            "evenly_per_second": round(self.evenly_per_second),
+            "bound": BOUND_MICROSECONDS,
+        }
+
+
+def measure(rounds: int) -> list[Comparison]:
+    """Compare in each case, as medians over the rounds."""
+    with backend("bare") as bare, backend("evenly") as ours:
+        return asyncio.run(_measure(max(5, rounds), (bare, ours)))
+
+
+def show(comparisons: list[Comparison]) -> None:
+    """Print a table."""
+    print("\nevenly.http.Middleware on uvicorn: CPU of the server per request, medians")
+    print(f"{'concurrency':>11}  {'client':>10}  {'added µs':>8}  {'bound':>5}", end="  ")
+    print(f"{'CPU µs':>13}  {'requests/s':>14}")
+    for row in comparisons:
+        mark = "  MISSED" if row.is_missed else ""
+        print(
+            f"{row.concurrency:11}  {row.agent:>10}  {row.added_microseconds:8.1f}"
+            f"  {BOUND_MICROSECONDS:5.0f}"
+            f"  {row.bare_microseconds:5.1f} →{row.evenly_microseconds:6.1f}"
+            f"  {row.bare_per_second:6.0f} →{row.evenly_per_second:6.0f}{mark}"
+        )
+
+
+class _Client(asyncio.Protocol):
+    """Send one request after the other on one connection, until none is left."""
+
+    def __init__(self, request: bytes, numbers: Iterator[int]) -> None:
+        self._request = request
+        self._numbers = numbers
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._next()
+
+    def data_received(self, data: bytes) -> None:
+        if data.endswith(b"."):  # Only the body ends so.
+            self._next()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(ConnectionError(f"closed: {error}"))
+
+    def _next(self) -> None:
+        if next(self._numbers, None) is None:
+            if not self.done.done():
+                self.done.set_result(None)
+            self._transport.close()
+        else:
+            self._transport.write(self._request)
+
+
+async def _measure(rounds: int, sides: tuple[tuple[int, int], ...]) -> list[Comparison]:
+    for _ in range(3):
+        for side in sides:
+            await _round(side, 32, "evenly/1")
+    comparisons = []
+    for concurrency, agent in CASES:
+        pairs = [[await _round(side, concurrency, agent) for side in sides] for _ in range(rounds)]
+        comparisons.append(_compare(concurrency, agent, pairs))
+    return comparisons
+
+
+async def _round(side: tuple[int, int], concurrency: int, agent: str) -> _Round:
+    pid, port = side
+    request = (
+        f"GET /things/7 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nuser-agent: {agent}\r\n"
+        "accept: */*\r\naccept-encoding: gzip\r\n\r\n"
+    ).encode()
+    numbers = iter(range(REQUESTS))
+    loop = asyncio.get_running_loop()
+    cpu_before = cpu_seconds(pid)
+    before = time.perf_counter()
+    made = await asyncio.gather(
+        *(
+            loop.create_connection(lambda: _Client(request, numbers), "127.0.0.1", port)
+            for _ in range(concurrency)
+        )
+    )
+    await asyncio.gather(*(client.done for _, client in made))
+    return _Round(time.perf_counter() - before, cpu_seconds(pid) - cpu_before)
+
+
+def _compare(concurrency: int, agent: str, pairs: list[list[_Round]]) -> Comparison:
+    def per_request(side: int) -> float:
+        return statistics.median(pair[side].cpu_seconds for pair in pairs) / REQUESTS * 1e6
+
+    def per_second(side: int) -> float:
+        return REQUESTS / statistics.median(pair[side].seconds for pair in pairs)
+
+    added = statistics.median(pair[1].cpu_seconds - pair[0].cpu_seconds for pair in pairs)
+    return Comparison(
+        concurrency=concurrency,
+        agent=agent,
+        added_microseconds=added / REQUESTS * 1e6,
+        bare_microseconds=per_request(0),
+        evenly_microseconds=per_request(1),
+        bare_per_second=per_second(0),
+        evenly_per_second=per_second(1),
+    )
+
+
+@contextmanager
+def backend(kind: str) -> Iterator[tuple[int, int]]:
+    """Start a backend; its process id and port."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        descriptor = listener.fileno()
+        port = listener.getsockname()[1]
+        process = subprocess.Popen(  # noqa: S603 -- our own module
+            [sys.executable, "-m", "bench.http_middleware", kind, str(descriptor)],
+            pass_fds=(descriptor,),
+        )
+    try:
+        yield process.pid, port
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _app(scope: Any, _receive: Any, send: Any) -> None:
+    assert scope["type"] == "http"
+    await send(
+        {
+            "type": "http.response.start",
+            "status": 200,
+            "headers": [(b"content-type", b"text/plain"), (b"content-length", b"100")],
+        }
+    )
+    await send({"type": "http.response.body", "body": _BODY})
+
+
+def _serve(kind: str, descriptor: int) -> None:
+    # The server is saturated here, and would refuse some; what is compared is serving.
+    config = BackendConfig(task=BackendTaskConfig(runnable_slack=10_000.0))
+    app: Any = Middleware(_app, config=config) if kind == "evenly" else _app
+    options = uvicorn.Config(app, log_level="warning", access_log=False)
+    uvicorn.Server(options).run(sockets=[socket.socket(fileno=descriptor)])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        _serve(sys.argv[1], int(sys.argv[2]))
+    else:
+        show(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 9))

@@ -1,0 +1,1 @@
+"""A greeting service over HTTP, to see what a service changes to use evenly."""

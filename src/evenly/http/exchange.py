@@ -1,0 +1,402 @@
+"""One request and its attempts, until the body of the last response has ended.
+
+Everything runs in the caller's own task.  With an idle connection at hand a request awaits one
+future.  The deadline is a timer that breaks off whatever is under way, which then ends as it would
+if the connection had broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import Final, final
+
+from evenly.core.attempt import Attempt
+from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.http.connection import BadResponse, Connection, End, Lost, NotSent, Response
+from evenly.http.errors import Errors, Phase, local_message
+from evenly.http.outcome import outcome_of
+from evenly.http.outgoing import Outgoing
+from evenly.http.pool import Pool
+from evenly.http.service import LOAD, Link, Service
+from evenly.http.timed import PhaseSeconds, Timed
+from evenly.runtime.client import Waiting
+from evenly.wire.metadata import REJECT_KEY
+
+__all__ = ["Exchange"]
+
+_NO_CONNECTION: Final = Rejection(Reason.NO_BACKEND, retryable=False)
+# Enough for a backend that restarts; one that goes on so is avoided for this request.
+_STALE_MAX: Final = 10
+# A refusal of 99,999 bytes at most is read before it is tried elsewhere.
+_SMALL_DIGITS: Final = 5
+_OK: Final = Outcome.OK
+_RETRY: Final = Next.RETRY
+_READ: Final = Phase.READ
+_REJECT: Final = REJECT_KEY.encode()
+
+
+@final
+class Exchange(Timed):
+    """Send a request, and again where the core allows it; settle each attempt exactly once."""
+
+    __slots__ = (
+        "_acquiring",
+        "_attempt",
+        "_begun_later",
+        "_connection",
+        "_current",
+        "_error",
+        "_errors",
+        "_is_expired",
+        "_message",
+        "_stale",
+        "attempts",
+        "backend",
+        "content",
+        "keeper",
+        "outcome",
+        "response",
+    )
+
+    keeper: object  # The client: let go, it would close the connection that a body is read from.
+
+    def __init__(
+        self,
+        service: Service,
+        message: Outgoing,
+        request: Request,
+        errors: Errors,
+        seconds: PhaseSeconds | None = None,
+    ) -> None:
+        self._service = service
+        self._request = request
+        self._seconds = seconds
+        self._limit_at = self._timer = None
+        self._phase = Phase.BACKEND
+        self._message = message
+        self._errors = errors
+        if seconds is not None and not isinstance(message.body, bytes):
+            message.body.on_phase = self._upload
+        self._attempt: Attempt | None = None
+        """The attempt under way; `None` once it is settled."""
+        self._begun_later: asyncio.Future[Attempt | Rejection | None] | None = None
+        self._acquiring: asyncio.Task[Connection] | None = None
+        self._connection: Connection | None = None
+        self._current: Response | None = None
+        """The response being received."""
+        self._stale = 0
+        """Connections that turned out to be closed when they were to be used."""
+        self._is_expired = False
+        self._error: Exception | None = None
+        self.response: Response | None = None
+        """What came of the last attempt that was sent, if it was answered."""
+        self.content: bytes | None = None
+        """Its body, where that was read."""
+        self.outcome: Outcome | None = None
+        """What that answer says of the backend."""
+        self.backend: str | None = None
+        self.attempts = 0
+
+    async def run(self, *, is_buffered: bool) -> Response:
+        """Return the response, with its body in `content` if `is_buffered`; or raise.
+
+        Else, the attempt ends with the body: read it by `next_chunk`, or `close` it.
+        """
+        service = self._service
+        runtime = service.runtime
+        request = self._request
+        answer: Attempt | Rejection | Waiting | None = runtime.begin(request, self._begun)
+        streams = False
+        try:
+            if isinstance(answer, Waiting):
+                answer = await self._wait(answer)
+            while isinstance(answer, Attempt):
+                self._attempt = attempt = answer
+                outcome = await self._send(attempt, is_buffered)
+                if outcome is None:
+                    streams = True
+                    break
+                is_final = outcome is not _OK and not self._can_replay(outcome)
+                if self._finish(outcome, is_final=is_final) is not _RETRY:
+                    break
+                answer = runtime.task.begin(request, attempt)  # type: ignore[assignment]
+        except BaseException:
+            self._finish(Outcome.CANCELLED, is_final=True)
+            raise
+        finally:
+            if not streams:
+                self._disarm()
+        response = self.response
+        if response is None:
+            raise self._failure(answer)
+        return response
+
+    async def next_chunk(self) -> bytes:
+        """Return more of the body, and nothing at its end."""
+        response = self.response
+        if response is None:
+            raise self._failure()  # Once more.
+        if self._is_expired:
+            raise self._timed_out()
+        if self._attempt is not None:  # Else all is here, and no time can be up.
+            self._enter(_READ)
+        try:
+            return await response.next_chunk()
+        except Lost as error:
+            self._lost(error)
+            raise self._failure() from error
+        except BaseException:
+            response.close()
+            raise
+        finally:
+            if self._attempt is not None:
+                self._leave()
+
+    def close(self) -> None:
+        """Give up what has not arrived."""
+        if self.response is not None:
+            self.response.close()
+
+    def abandon(self) -> None:
+        """Close it soon, from whatever thread collects who should have."""
+        with contextlib.suppress(RuntimeError):  # The loop is closed, and all its sockets.
+            self._service.loop.call_soon_threadsafe(self.close)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is under way."""
+        return self._attempt is None
+
+    # Beginning.
+
+    async def _wait(self, waiting: Waiting) -> Attempt | Rejection | None:
+        """Wait for probes or for backends; return `None` if time is up."""
+        later: asyncio.Future[Attempt | Rejection | None]
+        self._begun_later = later = self._service.loop.create_future()
+        self._enter(Phase.BACKEND)
+        try:
+            answer = await later
+        except BaseException:
+            waiting.cancel()
+            if later.done() and not later.cancelled():
+                # It was begun while we were being cancelled.
+                answer = later.result()
+                self._attempt = answer if isinstance(answer, Attempt) else None
+            raise
+        finally:
+            self._begun_later = None
+        if answer is None:
+            waiting.cancel()
+            self._error = self._timed_out()
+        return answer
+
+    def _begun(self, answer: Attempt | Rejection) -> None:
+        later = self._begun_later
+        if later is not None and not later.done():
+            later.set_result(answer)
+        elif isinstance(answer, Attempt):
+            answer.finish(Outcome.CANCELLED, is_final=True)  # Its caller is being cancelled.
+            self._service.runtime.settled()
+
+    # One attempt.
+
+    async def _send(self, attempt: Attempt, is_buffered: bool) -> Outcome | None:
+        """Return how the attempt ended, or `None` if that is for its body to show."""
+        service = self._service
+        link = service.link_for(attempt)
+        if link is None or self._is_expired:
+            return self._not_sent(None)
+        message = self._message
+        head = message.head(self._request, attempt.number, service.loop.time(), link.host)
+        connection = link.pool.try_acquire()
+        is_old = connection is not None
+        try:
+            if connection is None:
+                connection = await self._acquire(link)
+            self._connection = connection
+            try:
+                self._enter(_READ)
+            except BaseException:
+                connection.close()  # Nobody else has it.
+                raise
+            response = await connection.request(message.method, head, message.body)
+        except NotSent as error:
+            if is_old and self._stale < _STALE_MAX and not self._is_expired and message.can_replay:
+                # Closed by the other side while it was idle: that says nothing of the backend.
+                self._stale += 1
+                return await self._send(attempt, is_buffered)
+            return self._not_sent(error)
+        except Lost as error:
+            self._sent(attempt)
+            return self._lost(error)
+        self._sent(attempt)
+        self._current = response
+        self.outcome = outcome = self._heard(attempt, response)
+        # A refusal may be tried elsewhere, and a new connection costs more than to read it.
+        if is_buffered or (outcome.is_rejection and _is_small(response)):
+            return await self._read(response, outcome)
+        self.response = response
+        self._leave()
+        service.runtime.settled()
+        response.on_end = self._ended
+        return None
+
+    async def _read(self, response: Response, outcome: Outcome) -> Outcome:
+        try:
+            self.content = await response.read()
+        except Lost as error:
+            return self._lost(error)
+        except BaseException:
+            response.close()
+            raise
+        self.response = response
+        return outcome
+
+    def _sent(self, attempt: Attempt) -> None:
+        self.attempts = attempt.number
+        self.backend = attempt.view.backend.address
+        self.response = self.content = None
+
+    def _heard(self, attempt: Attempt, response: Response) -> Outcome:
+        """Learn what the head of a response says of its backend."""
+        runtime = self._service.runtime
+        backend = attempt.view.backend
+        load = response.get(LOAD)
+        is_reported = load is not None and runtime.heard_load(backend, load)
+        status = response.status
+        if status < 400:
+            if load is None:
+                runtime.heard_nothing(backend)
+            return _OK
+        has_deadline = self._request.deadline_at is not None
+        return outcome_of(status, response, is_reported=is_reported, has_deadline=has_deadline)
+
+    async def _acquire(self, link: Link) -> Connection:
+        """Wait for a connection, but not longer than need be where another backend has one."""
+        self._enter(Phase.CONNECT)
+        service = self._service
+        pool = link.pool
+        patience = service.runtime.config.patience_seconds
+        self._acquiring = acquiring = service.loop.create_task(pool.acquire())
+        try:
+            while not acquiring.done():
+                await asyncio.wait((acquiring,), timeout=patience)
+                if not acquiring.done() and service.is_ready_without(link):
+                    raise NotSent(f"no connection to {link.backend} within {patience} s")
+            if self._is_expired:
+                raise NotSent("time was up")
+            return acquiring.result()
+        except BaseException:
+            acquiring.add_done_callback(partial(_give_back, pool))
+            acquiring.cancel()
+            raise
+        finally:
+            self._acquiring = None
+
+    # Ending.
+
+    def _finish(self, outcome: Outcome, *, is_final: bool) -> Next:
+        attempt, self._attempt = self._attempt, None
+        self._connection = self._current = None
+        if attempt is None:
+            return Next.DONE
+        verdict = attempt.finish(outcome, is_final=is_final)
+        self._service.runtime.settled()
+        return verdict
+
+    def _ended(self, end: End) -> None:
+        """Settle an attempt whose body the caller reads."""
+        self._disarm()
+        self.keeper = None
+        if end is End.COMPLETE:
+            outcome = self.outcome or _OK
+        elif self._is_expired:
+            outcome = Outcome.TIMEOUT
+        else:
+            outcome = Outcome.LOST if end is End.LOST else Outcome.CANCELLED
+        self._finish(outcome, is_final=True)
+
+    def _can_replay(self, outcome: Outcome) -> bool:
+        """Return whether the request may be sent again after an attempt that ended so."""
+        if self._is_expired or not self._message.can_replay:
+            return False
+        if outcome is Outcome.OVERLOADED and not self._request.idempotent:
+            # Who is not one of ours may have refused after a part of the work was done.
+            response = self.response
+            return response is not None and response.get(_REJECT) is not None
+        return True
+
+    def _not_sent(self, error: NotSent | None) -> Outcome:
+        if self.attempts == 0:  # Else, what was heard of an earlier attempt stands.
+            if self._is_expired:
+                self._error = self._timed_out()
+            else:
+                message = f"no connection could be had; nothing was sent to {self._service.name}"
+                self._error = self._errors.refused_here(_NO_CONNECTION, f"{message} (local)")
+            self._error.__cause__ = error
+        return Outcome.NOT_SENT
+
+    def _lost(self, error: Lost) -> Outcome:
+        self.response = None
+        if self._is_expired:
+            self._error = self._timed_out()
+            self._error.__cause__ = error
+            return Outcome.TIMEOUT
+        is_bad = isinstance(error, BadResponse)
+        message = f"{self.backend}: {error}"
+        self._error = self._errors.lost(message, is_bad_response=is_bad, phase=self._phase)
+        self._error.__cause__ = error
+        return Outcome.ERROR if is_bad else Outcome.LOST
+
+    def _timed_out(self) -> Exception:
+        where = self._service.name if self.backend is None else self.backend
+        return self._errors.timed_out(
+            self._phase, f"{where}: time was up while waiting for {self._phase.value}"
+        )
+
+    def _failure(self, answer: object = None) -> Exception:
+        if self._error is None and isinstance(answer, Rejection):
+            message = local_message(answer, self._request, self._service.name)
+            self._error = self._errors.refused_here(answer, message)
+        if self._error is None:
+            raise RuntimeError("an exchange ended without a response and without an error")
+        return self._error
+
+    # Time.
+
+    def _upload(self, phase: Phase | None) -> None:
+        """Learn what a body that is made while it is sent waits for."""
+        if self._current is not None or self._attempt is None:
+            return  # The response came first.
+        if phase is None:
+            self._leave()  # It takes its time.
+        else:
+            self._enter(phase)
+
+    def _expire(self) -> None:
+        """Break off whatever is under way."""
+        self._is_expired = True
+        later = self._begun_later
+        if later is not None:
+            if not later.done():
+                later.set_result(None)
+        elif self._acquiring is not None:
+            self._acquiring.cancel()
+        elif self._current is not None:
+            self._current.close()
+        elif self._connection is not None:
+            self._connection.close()
+
+
+def _is_small(response: Response) -> bool:
+    """Return whether a body is to be waited for: it has a length, and one of a refusal."""
+    length = response.get(b"content-length")
+    return length is not None and len(length) <= _SMALL_DIGITS
+
+
+def _give_back(pool: Pool, acquiring: asyncio.Task[Connection]) -> None:
+    """Return a connection that came when nobody waited any more."""
+    if not acquiring.cancelled() and acquiring.exception() is None:
+        pool.release(acquiring.result())

@@ -1,0 +1,97 @@
+"""Read what a request says about itself, before anything else of it is looked at."""
+
+from __future__ import annotations
+
+import time
+from typing import Final, final
+
+from evenly.core.claim import Trust
+from evenly.core.request import Request
+from evenly.http.asgi import Header, Scope
+from evenly.wire import metadata as wire
+from evenly.wire.known_claims import KnownClaims
+
+__all__ = ["Incoming"]
+
+_DEADLINE: Final = wire.DEADLINE_KEY.encode()
+_READ: Final = frozenset(
+    {
+        wire.CRITICALITY_KEY.encode(),
+        wire.CUSTOMER_KEY.encode(),
+        wire.ATTEMPT_COUNT_KEY.encode(),
+        wire.BAGGAGE_KEY.encode(),
+        _DEADLINE,
+        b"user-agent",
+    }
+)
+# Of what a hostile client repeats; there are six names.
+_READ_MOST: Final = 16
+# So many digits are less than a month, beyond which a deadline is none.
+_PLAIN_DIGITS: Final = 9
+
+_Headers = tuple[Header, ...]
+
+
+@final
+class Incoming:
+    """Make a `Request` of what an ASGI scope says.
+
+    Believed are peers by their address, as the server knows it (behind a proxy that is what
+    uvicorn's `--proxy-headers` made of it), peers on a Unix socket, and those with a certificate
+    where the server has ASGI's TLS extension.
+    """
+
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
+        # Envoy counts attempts from 1.
+        self._known = KnownClaims[_Headers](wire.claims_of_http, first_attempt=1)
+
+    def read(self, scope: Scope) -> tuple[Request, int, bool]:
+        """Return the request, its attempt number, and whether its client is one of ours."""
+        said: list[Header] = []
+        deadline_ms: object = None
+        for name, value in scope.get("headers") or ():
+            if name in _READ:
+                if name != _DEADLINE:
+                    said.append((name, value))
+                elif deadline_ms is None:  # The first one counts, as everywhere.
+                    deadline_ms = value
+        beliefs = self._known[tuple(said[:_READ_MOST])]
+        request, attempt = beliefs.if_trusted
+        if beliefs.if_not is not None and not self._is_trusted(scope):
+            request, attempt = beliefs.if_not
+        if deadline_ms is not None:
+            request = Request(
+                criticality=request.criticality,
+                customer=request.customer,
+                deadline_at=_deadline_at(deadline_ms),
+            )
+        return request, attempt, beliefs.is_evenly
+
+    def _is_trusted(self, scope: Scope) -> bool:
+        client = scope.get("client")
+        if client:
+            peer = client[0]
+            # A forwarded header may have said so, and no server says it of a Unix socket.
+            if isinstance(peer, str) and peer.startswith("unix"):
+                peer = None
+        else:
+            # A Unix socket has a path and no port, and its peer no address.
+            server = scope.get("server")
+            peer = "unix:" if server and server[1] is None else None
+        if self._trust.is_trusted(peer):
+            return True
+        tls = (scope.get("extensions") or {}).get("tls")
+        has_identity = bool(
+            tls and tls.get("client_cert_name") and not tls.get("client_cert_error")
+        )
+        return self._trust.is_trusted(peer, has_mtls_identity=has_identity)
+
+
+def _deadline_at(value: object) -> float | None:
+    now = time.monotonic()
+    # Nearly always, and then it needs no more looking at.
+    if type(value) is bytes and len(value) <= _PLAIN_DIGITS and value.isdigit():
+        return now + int(value) / 1000.0
+    claims = wire.Claims(deadline_ms=value)
+    return wire.believed(claims, peer_is_trusted=False, now=now)[0].deadline_at

@@ -1,0 +1,246 @@
+"""Make a backend of any ASGI application: admission, metering and the load report around it.
+
+    app = evenly.http.Middleware(app)
+
+The order is that of DESIGN section 3: read the headers, admit or refuse before the body is read,
+wait for the turn to begin, run the application inside the context with the CPU metered, and report
+with the response.  A response's headers go out before the request has ended, so that, unlike in
+gRPC, the report still counts it as active.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import time
+from collections.abc import Awaitable, Coroutine
+from types import CoroutineType
+from typing import Any, Final, final
+
+from evenly.context import Serving
+from evenly.core.backend_task import Admission
+from evenly.core.observer import NO_OBSERVER, Observer
+from evenly.core.request import Outcome, Reason, Rejection
+from evenly.http.answer import Answers
+from evenly.http.asgi import App, Receive, Scope, Send
+from evenly.http.endpoints import Endpoints
+from evenly.http.incoming import Incoming
+from evenly.http.lifespan import Lifespan
+from evenly.http.served import Served
+from evenly.runtime.answer import gave_up, is_refusal
+from evenly.runtime.backend import BackendConfig, BackendRuntime
+from evenly.runtime.gate import StartGate
+from evenly.runtime.metering import Metering
+
+__all__ = ["Middleware", "backend_runtime"]
+
+_IDLE_SECONDS: Final = 1e-6
+_EXPIRED: Final = Rejection(Reason.EXPIRED, retryable=False)
+# In a scope: somebody further out does all this already.
+_SEEN: Final = "evenly"
+
+
+def backend_runtime(
+    config: BackendConfig | None = None, *, observer: Observer = NO_OBSERVER
+) -> BackendRuntime:
+    """Return a runtime for HTTP, for whoever hands one to a `Middleware`."""
+    # One turn of the loop reads all that has arrived: no thread feeds it that would need time.
+    return BackendRuntime(config, observer=observer, gate=StartGate(idle_seconds=_IDLE_SECONDS))
+
+
+@final
+class Middleware:
+    """Admit, meter and report for an ASGI application; put it around everything else.
+
+    It starts at the lifespan's startup or at the first request, whichever comes first, and asks
+    clients to send once the application's own startup is complete.  WebSockets pass through and are
+    not counted: they are no requests, and live for hours.  A second one inside, on the way of the
+    same request, does nothing.
+
+    A request ends when the application returns.  One whose deadline passes meanwhile is not
+    cancelled, because most code is not made for it; it ends as a timeout.  That a client has left
+    is known where the application reads or waits for it (`http.disconnect`), or the server says so.
+
+    `health_path` and `ready_path` are served without admission; `None` leaves them to `app`.
+    `runtime` is for whoever has one already, and stops it.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        config: BackendConfig | None = None,
+        observer: Observer = NO_OBSERVER,
+        health_path: str | None = "/healthz",
+        ready_path: str | None = "/readyz",
+        runtime: BackendRuntime | None = None,
+    ) -> None:
+        self.app = app
+        self.starts_as_lame_duck = False
+        """Whether somebody else announces that it is healthy: `serve`, after the warm-up."""
+        self.needs_lifespan = False
+        """Whether an application that fails in its lifespan fails to start (uvicorn's `on`)."""
+        self._config = config
+        self._observer = observer
+        self._health_path = health_path
+        self._ready_path = ready_path
+        self._owns_runtime = runtime is None
+        self._use(backend_runtime(config, observer=observer) if runtime is None else runtime)
+
+    def _use(self, runtime: BackendRuntime) -> None:
+        self.runtime = runtime
+        """What drives the backend's decisions; `runtime.snapshot()` shows what it does."""
+        self._answers = Answers(runtime)
+        self._endpoints = Endpoints(
+            runtime, self._answers, health_path=self._health_path, ready_path=self._ready_path
+        )
+        self._paths = self._endpoints.paths
+        self._read = Incoming(runtime.trust).read
+        # A customer with a quota pays for what it took and not for what others do.
+        self._metering = Metering(runtime.measured, is_always_on=runtime.has_quotas)
+        self._should_degrade = runtime.should_degrade
+        self._loop: asyncio.AbstractEventLoop | None = None  # where it was started
+        self._has_own_task = False
+        self._is_begun = False
+        self._is_over = False
+        self._is_watching = False
+
+    def start(self) -> None:
+        """Begin to read the system and to answer probes, on the running loop.
+
+        After a `stop`, a runtime of our own is made anew: tests run an application several times.
+        """
+        if self._is_over and self._owns_runtime:
+            self._use(backend_runtime(self._config, observer=self._observer))
+        self._loop = asyncio.get_running_loop()
+        # In an empty context: the one that is current may belong to a request.
+        contextvars.Context().run(self.runtime.start, self._loop)
+
+    def announce_healthy(self) -> bool:
+        """Ask clients to send; return False if the shutdown has begun."""
+        return self.runtime.announce_healthy()
+
+    def stop(self) -> None:
+        """Leave nothing behind; after the server has stopped."""
+        self._is_over = True
+        self._is_begun = False  # Whoever comes next may come on another loop.
+        self.runtime.enter_lame_duck()
+        if self._owns_runtime:
+            self.runtime.stop()
+
+    async def __call__(  # noqa: C901, PLR0912 -- see below
+        self, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve one scope of ASGI.
+
+        Written out rather than divided: in a server whatever runs once per request has left the
+        CPU's caches since the last one, and costs three times what it does in a loop of its own.
+        """
+        if scope["type"] != "http" or _SEEN in scope:
+            await self._pass_through(scope, receive, send)
+            return
+        if not self._is_begun:
+            self._begin(scope)
+        path = scope["path"]
+        if scope.get("root_path"):
+            path = path.removeprefix(scope["root_path"])
+        if path in self._paths and self._endpoints.serves(scope):
+            await self._endpoints.answer(path, send)
+            return
+        runtime = self.runtime
+        request, attempt, to_evenly = self._read(scope)
+        admission = runtime.admit(request, attempt)
+        if type(admission) is not Admission:
+            await self._answers.refuse(admission, request, scope, send, to_evenly=to_evenly)
+            return
+        serving = Serving(request, self._should_degrade)
+        served = Served(self._answers, admission, serving, scope, receive, send, to_evenly)
+        if not runtime.gate.try_enter() and not await self._is_in_time(served):
+            return
+        scope[_SEEN] = True
+        metering = self._metering
+        meter = metering.next()
+        if self._has_own_task:
+            serving.enter_for_good()
+        else:
+            serving.__enter__()
+        try:
+            send = served.send_watched if self._is_watching else served.send
+            work = self.app(scope, served.receive, send)
+            await (work if meter is None else meter.run(_coroutine(work)))
+            if served.held is not None:
+                await served.release()
+        except BaseException as error:
+            if not await self._is_answered(served, error, metering.cpu_seconds(meter)):
+                raise
+            return
+        finally:
+            if not self._has_own_task:
+                serving.__exit__(None, None, None)
+        outcome = served.outcome() if served.ended is None else served.ended
+        cpu_seconds = metering.mean_seconds if meter is None else metering.cpu_seconds(meter)
+        runtime.finish(admission, outcome, cpu_seconds)
+
+    def _begin(self, scope: Scope) -> None:
+        """Look at the first request: it tells about the server, and there may be no lifespan."""
+        if self._loop is not None and self._loop.is_closed() and self._owns_runtime:
+            with contextlib.suppress(RuntimeError):  # It may want to tell the old loop.
+                self.stop()
+            self._loop = None
+        if self._loop is None:
+            self.start()
+            if not self.starts_as_lame_duck:
+                self.announce_healthy()
+        version = (scope.get("asgi") or {}).get("spec_version")
+        # Servers name it, and have a task for each request, whose context ends with it.  Test
+        # clients do not, and call an application in their own.
+        self._has_own_task = version is not None
+        # They may have a loop for each request, too, and so are looked at each time.
+        self._is_begun = self._has_own_task
+        # From 2.4 on, `send` raises where the client has left.
+        self._is_watching = version not in {None, "2.0", "2.1", "2.2", "2.3"}
+
+    async def _pass_through(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "lifespan" and _SEEN not in scope:
+            scope[_SEEN] = True
+            await Lifespan(self, receive, send).run(scope)
+            return
+        if kind == "websocket" and not self._is_begun and _SEEN not in scope:
+            self._begin(scope)
+        await self.app(scope, receive, send)
+
+    async def _is_in_time(self, served: Served) -> bool:
+        """Wait for the turn; return False for a request that was answered, its deadline past."""
+        admission = served.admission
+        request = admission.request
+        try:
+            await self.runtime.wait_for_turn()
+        except BaseException:
+            self.runtime.finish(admission, gave_up(admission, request.deadline_at))
+            raise
+        if request.deadline_at is None or time.monotonic() < request.deadline_at:
+            return True
+        self.runtime.finish(admission, Outcome.TIMEOUT)
+        await served.refuse(_EXPIRED)
+        return False
+
+    async def _is_answered(self, served: Served, error: BaseException, cpu_seconds: float) -> bool:
+        """End a request whose application has raised; return whether the client has its answer."""
+        if served.status == 0 and is_refusal(error):
+            await served.refuse(self.runtime.pass_on(served.admission, cpu_seconds), error)
+            return True
+        self.runtime.finish(served.admission, served.outcome(error), cpu_seconds)
+        if served.held is not None:
+            await served.release()
+        return False
+
+
+def _coroutine(work: Awaitable[None]) -> Coroutine[Any, Any, None]:
+    """Return what a meter can step; an application may return any awaitable."""
+    return work if isinstance(work, CoroutineType) else _awaited(work)
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work

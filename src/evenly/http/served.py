@@ -1,0 +1,165 @@
+"""Be one request while the application serves it: what it sends and receives passes through here.
+
+`send` adds our headers to the response's first message, and both notice how the request ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable
+from typing import Final, final
+
+from evenly.context import Serving
+from evenly.core.backend_task import Admission
+from evenly.core.request import Outcome, Rejection
+from evenly.http.answer import Answers, outcome_of_status
+from evenly.http.asgi import Message, Receive, Scope, Send
+from evenly.runtime.answer import gave_up, is_refusal
+
+__all__ = ["Served"]
+
+_OK: Final = Outcome.OK
+# What ends a response, unless there is more of it.
+_BODIES: Final = frozenset(
+    {"http.response.body", "http.response.pathsend", "http.response.zerocopysend"}
+)
+
+
+@final
+class Served:
+    """Stand between an application and its server for one request."""
+
+    __slots__ = (
+        "_answers",
+        "_has_left",
+        "_receive",
+        "_scope",
+        "_send",
+        "_serving",
+        "_to_evenly",
+        "admission",
+        "ended",
+        "held",
+        "status",
+    )
+
+    def __init__(  # noqa: PLR0917 -- by position, since one is made per request
+        self,
+        answers: Answers,
+        admission: Admission,
+        serving: Serving,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        to_evenly: bool,
+    ) -> None:
+        self.admission = admission
+        self.status = 0
+        """With which status the response began; 0 before."""
+        self.ended: Outcome | None = None
+        """How the request has ended, once the response is complete."""
+        self.held: list[Message] | None = None
+        """A response that is not sent yet, if there is one; see `send`."""
+        self._answers = answers
+        self._serving = serving
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._to_evenly = to_evenly
+        self._has_left = False
+
+    async def receive(self) -> Message:
+        """Receive for the application, and notice that the client has left."""
+        message = await self._receive()
+        # After a response servers say the same: there is nothing more to receive.
+        if message["type"] == "http.disconnect" and self.ended is None:
+            self._has_left = True
+        return message
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """Send for the application, with our headers in front of the body.
+
+        Starlette answers an exception with a 500 of its own before it lets it out.  Where that is a
+        rejection from below, the 500 is held back until the application has ended: if the rejection
+        is let out indeed, there will be another answer.
+
+        No coroutine itself, because that is one more to step for each message.
+        """
+        if self.held is not None:
+            self.held.append(message)
+            return _nothing()
+        kind = message["type"]
+        if kind == "http.response.start":
+            status = message.get("status", 500)
+            if status == 500 and is_refusal(sys.exception()):
+                self.held = [message]
+                return _nothing()
+            self.status = status
+            answers = self._answers
+            if self._to_evenly and status < 400:
+                entries = answers.news_for(self._scope)
+                if not entries and not (self._serving.was_degraded or answers.is_lame_duck):
+                    return self._send(message)
+            else:
+                entries = answers.load(self._to_evenly)
+            headers = [*(message.get("headers") or ()), *entries]
+            if self._serving.was_degraded or answers.is_lame_duck:
+                answers.mark(
+                    headers,
+                    self._scope,
+                    to_evenly=self._to_evenly,
+                    is_degraded=self._serving.was_degraded,
+                )
+            # Not in place: some applications have one message for all responses.
+            message = {**message, "headers": headers}
+        elif (
+            kind in _BODIES
+            and self.status  # Without a beginning the server raises, and answers 500.
+            and not message.get("more_body", False)
+            and not self._has_left
+        ):
+            self.ended = outcome_of_status(self.status)
+            deadline_at = self.admission.request.deadline_at
+            if deadline_at is not None and self.ended is _OK and time.monotonic() >= deadline_at:
+                self.ended = Outcome.TIMEOUT
+        return self._send(message)
+
+    async def send_watched(self, message: Message) -> None:
+        """Send where the server says that a client has left, by an `OSError` (ASGI 2.4)."""
+        try:
+            await self.send(message)
+        except OSError:
+            self._has_left = True
+            self.ended = None
+            raise
+
+    async def release(self) -> None:
+        """Send what was held back."""
+        held, self.held = self.held, None
+        for message in held or ():
+            await self.send(message)
+
+    async def refuse(self, rejection: Rejection, error: BaseException | None = None) -> None:
+        """Answer instead of the application: it has not begun, or let the refusal `error` out."""
+        await self._answers.refuse(
+            rejection,
+            self.admission.request,
+            self._scope,
+            self._send,
+            to_evenly=self._to_evenly,
+            error=error,
+        )
+
+    def outcome(self, error: BaseException | None = None) -> Outcome:
+        """Return how the request ended, when the application has returned or raised `error`."""
+        if self.ended is not None:
+            return self.ended  # Whatever was done after the response.
+        if self._has_left or isinstance(error, asyncio.CancelledError | GeneratorExit):
+            return gave_up(self.admission, self.admission.request.deadline_at)
+        return Outcome.ERROR  # The server answers 500, or cuts the response off.
+
+
+async def _nothing() -> None:
+    """Be what a message that is held back is awaited by."""

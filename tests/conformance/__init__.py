@@ -1,0 +1,1 @@
+"""The connection layer against servers that nobody here wrote."""

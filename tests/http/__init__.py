@@ -1,0 +1,1 @@
+"""The HTTP transport, over real connections on loopback."""

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenly.core.claim import Trust
+from evenly.core.criticality import Criticality
+from evenly.http.incoming import Incoming
+
+NEAR = ("127.0.0.1", 1234)
+FAR = ("203.0.113.7", 1234)
+PLUS = (b"evenly-criticality", b"CRITICAL_PLUS")
+CLAIMS = (PLUS, (b"evenly-customer", b"shop"), (b"x-envoy-attempt-count", b"3"))
+BELIEVED = (Criticality.CRITICAL_PLUS, "shop", 3)
+NOT_BELIEVED = (Criticality.CRITICAL, "", 1)
+
+
+def scope_of(*headers: tuple[bytes, bytes], client: Any = NEAR, **other: Any) -> dict[str, Any]:
+    return {"type": "http", "headers": list(headers), "client": client, **other}
+
+
+@pytest.fixture
+def incoming() -> Incoming:
+    return Incoming(Trust())
+
+
+def read(incoming: Incoming, scope: dict[str, Any]) -> tuple[Criticality, str, int]:
+    request, attempt, _ = incoming.read(scope)
+    return request.criticality, request.customer, attempt
+
+
+@pytest.mark.parametrize("headers", [(), ((b"user-agent", b"curl"), (b"accept", b"*/*"))])
+def test_a_request_that_claims_nothing_is_the_default(incoming: Incoming, headers: Any) -> None:
+    request, attempt, is_evenly = incoming.read(scope_of(*headers, client=FAR))
+
+    assert (request.criticality, request.customer, attempt) == NOT_BELIEVED
+    assert request.deadline_at is None
+    assert not is_evenly
+
+
+def test_a_scope_may_have_next_to_nothing(incoming: Incoming) -> None:
+    assert read(incoming, {"type": "http"}) == NOT_BELIEVED
+    assert read(incoming, {"type": "http", "headers": [list(PLUS)]}) == NOT_BELIEVED
+
+
+@pytest.mark.parametrize("times", [1, 2])  # What is remembered is the same.
+def test_claims_are_believed_of_trusted_peers_and_capped_of_others(
+    incoming: Incoming, times: int
+) -> None:
+    for _ in range(times):
+        assert read(incoming, scope_of(*CLAIMS)) == BELIEVED
+        assert read(incoming, scope_of(*CLAIMS, client=FAR)) == NOT_BELIEVED
+        assert read(incoming, scope_of(*CLAIMS, client=None)) == NOT_BELIEVED
+
+
+def test_a_peer_on_a_unix_socket_is_near(incoming: Incoming) -> None:
+    assert read(incoming, scope_of(*CLAIMS, client=None, server=("/run/x", None))) == BELIEVED
+    assert read(incoming, scope_of(*CLAIMS, client=None, server=("10.0.0.1", 80))) == NOT_BELIEVED
+    stern = Incoming(Trust(near=False))
+    assert read(stern, scope_of(*CLAIMS, client=None, server=("/run/x", None))) == NOT_BELIEVED
+
+
+@pytest.mark.parametrize("name", ["unix:", "unix:x", "unix-abstract:x"])
+def test_a_forwarded_header_makes_no_unix_socket(incoming: Incoming, name: str) -> None:
+    assert read(incoming, scope_of(*CLAIMS, client=(name, 0))) == NOT_BELIEVED
+    with_path = scope_of(*CLAIMS, client=(name, 0), server=("/run/x", None))
+    assert read(incoming, with_path) == NOT_BELIEVED
+
+
+@pytest.mark.parametrize(
+    ("tls", "believed"),
+    [
+        ({"client_cert_name": "CN=shop", "client_cert_error": None}, BELIEVED),
+        ({"client_cert_name": "CN=shop", "client_cert_error": "expired"}, NOT_BELIEVED),
+        ({"client_cert_name": None}, NOT_BELIEVED),
+        ({}, NOT_BELIEVED),
+    ],
+)
+def test_a_far_peer_with_a_certificate_is_believed(
+    incoming: Incoming, tls: Any, believed: Any
+) -> None:
+    assert read(incoming, scope_of(*CLAIMS, client=FAR, extensions={"tls": tls})) == believed
+
+
+def test_criticality_comes_in_baggage_too_from_trusted_peers(incoming: Incoming) -> None:
+    baggage = (b"baggage", b"a=b,evenly-criticality=SHEDDABLE")
+    near, _, _ = incoming.read(scope_of(baggage))
+    far, _, _ = incoming.read(scope_of(baggage, client=FAR))
+
+    assert near.criticality is Criticality.SHEDDABLE
+    assert far.criticality is Criticality.CRITICAL
+
+
+def test_our_clients_are_known_by_their_agent(incoming: Incoming) -> None:
+    assert incoming.read(scope_of((b"user-agent", b"python-httpx/0.28 evenly/1")))[2]
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (b"5000", 5.0),
+        (b"0", 0.0),
+        (b"-1", 0.0),
+        (b"1.5", 0.0015),
+        (b"999999999", 999_999.999),
+        (b"2592000000", 2_592_000.0),  # a month
+    ],
+)
+def test_what_remains_of_the_deadline_is_an_instant_of_the_monotonic_clock(
+    incoming: Incoming, value: bytes, seconds: float
+) -> None:
+    before = time.monotonic()
+    deadline_at = incoming.read(scope_of((b"evenly-deadline-ms", value)))[0].deadline_at
+    after = time.monotonic()
+
+    assert deadline_at is not None
+    assert before + seconds <= deadline_at <= after + seconds
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"soon", b"nan", b"inf", b"-inf", b"1e400", b"2592000001", b"9" * 5000, b"\xb2"]
+)
+def test_what_is_no_deadline_is_none(incoming: Incoming, value: bytes) -> None:
+    request, _, _ = incoming.read(scope_of((b"evenly-deadline-ms", value), PLUS))
+
+    assert request.deadline_at is None
+    assert request.criticality is Criticality.CRITICAL_PLUS
+
+
+def test_the_first_of_several_counts(incoming: Incoming) -> None:
+    before = time.monotonic()
+    deadlines = ((b"evenly-deadline-ms", b"1000"), (b"evenly-deadline-ms", b"9000"))
+    deadline_at = incoming.read(scope_of(*deadlines))[0].deadline_at
+
+    assert deadline_at is not None
+    assert deadline_at < before + 8.0
+
+
+def test_what_is_remembered_is_bounded_and_no_deadline_is_remembered(incoming: Incoming) -> None:
+    for number in range(5000):
+        incoming.read(scope_of((b"evenly-customer", b"customer %d" % number)))
+    assert len(incoming._known) <= 1024
+
+    incoming._known.clear()
+    incoming.read(scope_of((b"baggage", b"x" * 1025)))
+    assert not incoming._known
+    for number in range(100):
+        incoming.read(scope_of((b"user-agent", b"x"), (b"evenly-deadline-ms", b"%d" % number)))
+    assert len(incoming._known) == 1
+
+
+@settings(deadline=None)
+@given(
+    headers=st.lists(
+        st.tuples(
+            st.sampled_from(
+                [
+                    b"evenly-criticality",
+                    b"evenly-customer",
+                    b"evenly-deadline-ms",
+                    b"x-envoy-attempt-count",
+                    b"baggage",
+                    b"user-agent",
+                    b"other",
+                ]
+            ),
+            st.one_of(
+                st.binary(max_size=40),
+                st.sampled_from([b"SHEDDABLE", b"CRITICAL_PLUS", b"7", b"-1", b"evenly/", b"nan"]),
+            ),
+        ),
+        max_size=24,
+    ),
+    client=st.sampled_from([NEAR, FAR, None, ("", 0), ("nonsense", 1)]),
+)
+def test_nothing_hostile_raises_and_strangers_gain_nothing(
+    headers: list[tuple[bytes, bytes]], client: Any
+) -> None:
+    incoming = Incoming(Trust())
+    request, attempt, is_evenly = incoming.read(scope_of(*headers, client=client))
+    again = incoming.read(scope_of(*headers, client=client))
+
+    assert (request.criticality, request.customer) == (again[0].criticality, again[0].customer)
+    assert (attempt, is_evenly) == again[1:]
+    assert 1 <= attempt <= 10
+    if client == FAR:
+        assert request.criticality <= Criticality.CRITICAL
+        assert request.customer == ""
+        assert attempt == 1
