@@ -173,4 +173,4 @@ def _backends(kind: str) -> Iterator[list[tuple[int, int]]]:
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()  # It closes the pipe, too.
