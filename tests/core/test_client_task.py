@@ -731,6 +731,16 @@ def test_an_answer_without_a_report_repeats_the_last_one_for_a_moment() -> None:
     assert view.reported_at == clock() - 0.015
 
 
+def test_an_answer_stands_for_a_connection_though_its_report_was_heard_first() -> None:
+    task = new_task(A, is_connected=False)
+    attempt = begin(task)
+    task.record_report(A, LoadReport(boot=BOOT))
+    assert shown(task, A).state is State.REFUSING
+    attempt.finish(Outcome.OK)
+
+    assert shown(task, A).state is State.HEALTHY
+
+
 def test_who_never_reported_repeats_nothing() -> None:
     task = new_task(A, B, policy="probing")
     task.record_repeat(A)

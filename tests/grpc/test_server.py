@@ -8,6 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
+import evenly.grpc
 from evenly.grpc.interceptor import split_address
 from evenly.grpc.server import server
 from tests.grpc.served import (
@@ -251,3 +252,25 @@ async def press_everything(made: Any) -> None:
     for _ in range(3):
         made.runtime.task.record_signal("memory", 100.0)
         await asyncio.sleep(0.3)
+
+
+async def test_a_report_is_told_once_per_connection_and_its_client_repeats_it() -> None:
+    made = server(handlers=(grpc.method_handlers_generic_handler("test.Once", {"Do": uu(echo)}),))
+    port = made.add_insecure_port("127.0.0.1:0")
+    await made.start()
+    async with evenly.grpc.channel(f"static:127.0.0.1:{port}") as channel:
+        do = channel.unary_unary("/test.Once/Do")
+        for _ in range(200):  # Until two are answered within the 10 ms of a report.
+            await do(b"")
+            (view,) = channel.service.runtime.task._membership.views
+            told_at = view.told_at
+            call = do(b"")
+            await call
+            if "evenly-load" not in await trailers(call):
+                break
+        else:
+            raise AssertionError("every response carries a report")
+
+        assert view.told_at == told_at
+        assert view.reported_at > told_at
+    await made.stop(None)

@@ -304,3 +304,15 @@ def test_everyone_begins_once_in_the_order_of_arrival_and_nothing_is_left_behind
     assert world.gate.waiting == 0
     assert not world.gate._queue
     assert not world.gate._is_turning
+
+
+async def test_when_nobody_waits_any_more_the_next_begins_at_once() -> None:
+    world = World()
+    world.gate.left(SLICE)
+    assert world.gate.try_enter()  # The slice is used up now.
+    assert not world.gate.try_enter()
+    await world.gate.enter()
+
+    assert world.gate.waiting == 0
+    world.clock.now += 60.0
+    assert world.gate.try_enter()

@@ -444,6 +444,23 @@ async def test_the_loop_has_our_task_factory_only_while_something_is_metered(
     assert loop.get_task_factory() is None
 
 
+async def test_children_are_charged_though_another_request_has_ended(cpu: FakeCpu) -> None:
+    meter, quick = CostMeter(cpu), CostMeter(cpu)
+    is_over = asyncio.Event()
+
+    async def slow() -> None:
+        await is_over.wait()
+        await asyncio.create_task(steps(cpu, 100))
+
+    running = asyncio.ensure_future(meter.run(slow()))
+    await asyncio.sleep(0)
+    await quick.run(steps(cpu, 1))
+    is_over.set()
+    await running
+
+    assert spent(meter) == 100
+
+
 async def test_another_task_factory_put_on_top_stays(cpu: FakeCpu) -> None:
     def other_factory(
         loop: asyncio.AbstractEventLoop,

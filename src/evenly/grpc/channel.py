@@ -137,8 +137,10 @@ class Channel(grpc.aio.Channel):
         """Begin to look for backends, unless that was done; return what it shares."""
         service = self._service
         if service is not None and not self._is_closed:
-            # The loop that runs now is open, and this is quicker than to ask the loop.
-            if asyncio._get_running_loop() is not self._loop and service.runtime.loop.is_closed():  # noqa: SLF001
+            # The loop that runs now is open, which is quicker than to ask it.  `get_running_loop`
+            # would raise where none runs, and the closed one is to be named.
+            running = asyncio._get_running_loop()  # noqa: SLF001 -- asyncio's own, and documented
+            if running is not self._loop and service.runtime.loop.is_closed():
                 raise UsageError(
                     "the channel belongs to an event loop that is closed: make another"
                 )

@@ -35,7 +35,7 @@ class _Handlers(grpc.GenericRpcHandler):
     """Find the handler of a method, wrapped: all that were added to a server, as one.
 
     Those that were registered by name are here too, and not with gRPC, which would wait for each of
-    them by itself: grpc.aio takes up all of these waits anew for each request (3 µs a method).
+    them by itself: grpc.aio takes up all of these waits anew for each request (1 µs a method).
     """
 
     def __init__(

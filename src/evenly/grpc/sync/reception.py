@@ -109,15 +109,12 @@ class Reception:
         self._arriving: Arrival | None = None  # used by gRPC's one thread alone
         self._local = _Local()
         self._runtime: BackendRuntime | None = None
-        self._harmless_seconds = 0.0
         self._incoming: Incoming | None = None
         self._trailers: Trailers | None = None
 
     def open(self, runtime: BackendRuntime, incoming: Incoming, trailers: Trailers) -> None:
         """Say by whom requests are admitted."""
         self._runtime = runtime
-        if runtime.config.task is not None:
-            self._harmless_seconds = runtime.config.task.harmless_seconds
         self._incoming = incoming
         self._trailers = trailers
 
@@ -127,18 +124,8 @@ class Reception:
         return self._runtime
 
     def waiting(self) -> int:
-        """Return how many requests have not begun, beyond those that will have in no time.
-
-        gRPC's thread brings requests in bunches, faster than others get their turns: of an echo's,
-        which take 0.3 ms, a dozen wait at any time in a server that is merely busy.
-        """
-        unbegun = self._unbegun
-        if not unbegun:
-            return 0
-        mean_seconds = self._opened.readings.mean_cost_seconds()
-        if mean_seconds <= 0.0:
-            return unbegun
-        return max(0, unbegun - int(self._harmless_seconds / mean_seconds))
+        """Return how many requests have not begun."""
+        return self._unbegun
 
     # gRPC's thread.
 
