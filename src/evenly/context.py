@@ -67,8 +67,8 @@ class Meter(Protocol):
         """Call `func` in this thread, and charge what it consumes."""
 
 
-_request: ContextVar[Request | None] = ContextVar("evenly_request", default=None)
-_serving: ContextVar[Serving | None] = ContextVar("evenly_serving", default=None)
+# One variable: to set one costs as much as everything else that a scope does.
+_here: ContextVar[Serving | _Inside | None] = ContextVar("evenly_here", default=None)
 current_meter: ContextVar[Meter | None] = ContextVar("evenly_meter", default=None)
 """What meters the request being served, if anything does."""
 
@@ -89,8 +89,8 @@ def job_criticality() -> Criticality:
 
 def current_request() -> Request:
     """Return what an outgoing request inherits here; treat it as immutable."""
-    request = _request.get()
-    return Request(criticality=job_criticality()) if request is None else request
+    here = _here.get()
+    return Request(criticality=job_criticality()) if here is None else here.request
 
 
 def outgoing_request(
@@ -100,7 +100,8 @@ def outgoing_request(
 
     That can only shorten an inherited deadline: nobody waits longer for a part than for the whole.
     """
-    inherited = _request.get()
+    here = _here.get()
+    inherited = None if here is None else here.request
     criticality = job_criticality() if inherited is None else inherited.criticality
     deadline_at = None if inherited is None else inherited.deadline_at
     if timeout_seconds is not None:
@@ -117,7 +118,8 @@ def outgoing_request(
 
 def current_serving() -> Serving | None:
     """Return the scope of the request being served here, or `None` outside of one."""
-    return _serving.get()
+    here = _here.get()
+    return here.serving if isinstance(here, _Inside) else here
 
 
 def request_context(
@@ -169,42 +171,51 @@ class RequestContext:
 
     def __init__(self, resolve: Callable[[], Request]) -> None:
         self._resolve = resolve
-        self._token: Token[Request | None] | None = None
+        self._token: Token[Serving | _Inside | None] | None = None
 
     def __enter__(self) -> Request:
         if self._token is not None:
             raise UsageError("a request_context is for one `with` block: make one for each")
         request = self._resolve()
-        self._token = _request.set(request)
+        self._token = _here.set(_Inside(request, current_serving()))
         return request
 
     def __exit__(self, *_: object) -> None:
         token, self._token = self._token, None
         if token is not None:
-            restore(_request, token)
+            restore(_here, token)
 
 
 @final
+class _Inside:
+    """Be a `request_context` that was entered, perhaps while a request is being served."""
+
+    __slots__ = ("request", "serving")
+
+    def __init__(self, request: Request, serving: Serving | None) -> None:
+        self.request = request
+        self.serving = serving
+
+
 class Serving:
     """Be the scope of one request that is being served; child tasks and threads share it."""
 
-    __slots__ = ("_tokens", "request", "should_degrade", "was_degraded")
+    __slots__ = ("_token", "request", "should_degrade", "was_degraded")
 
     def __init__(self, request: Request, should_degrade: Callable[[], bool]) -> None:
         self.request = request
         self.should_degrade = should_degrade
         self.was_degraded = False
         """Whether the answer is a degraded one, which the response has to say."""
-        self._tokens: tuple[Token[Request | None], Token[Serving | None]] | None = None
+        self._token: Token[Serving | _Inside | None] | None = None
 
     def __enter__(self) -> Serving:
-        self._tokens = (_request.set(self.request), _serving.set(self))
+        self._token = _here.set(self)
         return self
 
     def enter_for_good(self) -> None:
         """Serve the request in the rest of this context, which ends with it."""
-        _request.set(self.request)
-        _serving.set(self)
+        _here.set(self)
 
     def __exit__(
         self,
@@ -212,10 +223,9 @@ class Serving:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        tokens, self._tokens = self._tokens, None
-        if tokens is not None:
-            restore(_request, tokens[0])
-            restore(_serving, tokens[1])
+        token, self._token = self._token, None
+        if token is not None:
+            restore(_here, token)
 
 
 def serving(request: Request, *, should_degrade: Callable[[], bool] | None = None) -> Serving:
@@ -228,13 +238,13 @@ def serving(request: Request, *, should_degrade: Callable[[], bool] | None = Non
 
 def should_degrade() -> bool:
     """Return whether the request being served should get a cheaper answer; False outside of one."""
-    scope = _serving.get()
+    scope = current_serving()
     return scope is not None and scope.should_degrade()
 
 
 def mark_degraded() -> None:
     """Say that the answer being made is a degraded one; outside of a request this does nothing."""
-    scope = _serving.get()
+    scope = current_serving()
     if scope is not None:
         scope.was_degraded = True
 

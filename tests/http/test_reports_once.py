@@ -47,7 +47,8 @@ async def has_report(
 
 def guarded(*, fresh_seconds: float = 60.0) -> Middleware:
     guard = Middleware(app)
-    guard._answers._loads._fresh_seconds = fresh_seconds  # Longer than this test takes.
+    # Longer than this test takes.
+    guard._answers.loads._fresh_seconds = fresh_seconds
     return guard
 
 

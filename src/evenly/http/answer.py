@@ -7,7 +7,7 @@ named in `evenly-reject` too, and the JSON body is for people and their logs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, final
 
 from evenly.core.criticality import Criticality
@@ -58,19 +58,15 @@ class Answers:
     """Make the headers that a response of this backend carries, and whole refusals."""
 
     def __init__(self, runtime: BackendRuntime) -> None:
-        self._loads = LoadEntries(runtime, load=_load_header, orca=_orca_header)
+        self.loads = loads = LoadEntries(runtime, load=_load_header, orca=_orca_header)
         # Bound once: this runs once per request.
-        self.load: Callable[[bool], tuple[Header, ...]] = self._loads.entries
+        self.load: Callable[[bool], tuple[Header, ...]] = loads.entries
         """Return the load report, in the words that this client understands."""
+        self.news_for: Callable[[Hashable], tuple[Header, ...]] = loads.news_for
+        """Return the load report for a client of ours, unless this connection was told it."""
         self.is_lame_duck = runtime.is_lame_duck
         self._refusals: dict[tuple[Reason, Criticality], _Refusal] = {}
         runtime.on_state(self._changed)
-
-    def news_for(self, scope: Scope) -> tuple[Header, ...]:
-        """Return the load report for a client of ours, unless this connection was told it."""
-        peer = scope.get("client")
-        # Port 0 is what a proxy said, of whomever.
-        return self._loads.news_for(peer) if peer and peer[1] else self.load(True)
 
     def mark(
         self, headers: list[Header], scope: Scope, *, to_evenly: bool, is_degraded: bool

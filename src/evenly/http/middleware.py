@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Coroutine
 from types import CoroutineType
 from typing import Any, Final, final
 
-from evenly.context import Serving
 from evenly.core.backend_task import Admission
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.request import Outcome, Reason, Rejection
@@ -32,6 +31,7 @@ from evenly.runtime.answer import gave_up, is_refusal
 from evenly.runtime.backend import BackendConfig, BackendRuntime
 from evenly.runtime.gate import StartGate
 from evenly.runtime.metering import Metering
+from evenly.signals.meter import CostMeter
 
 __all__ = ["Middleware", "backend_runtime"]
 
@@ -154,17 +154,22 @@ class Middleware:
         if type(admission) is not Admission:
             await self._answers.refuse(admission, request, scope, send, to_evenly=to_evenly)
             return
-        serving = Serving(request, self._should_degrade)
-        served = Served(self._answers, admission, serving, scope, receive, send, to_evenly)
+        served = Served(
+            self._answers, admission, self._should_degrade, scope, receive, send, to_evenly
+        )
         if not runtime.gate.try_enter() and not await self._is_in_time(served):
             return
         scope[_SEEN] = True
         metering = self._metering
-        meter = metering.next()
-        if self._has_own_task:
-            serving.enter_for_good()
+        if metering.skips:
+            metering.skips -= 1
+            meter = None
         else:
-            serving.__enter__()
+            meter = CostMeter()
+        if self._has_own_task:
+            served.enter_for_good()
+        else:
+            served.__enter__()
         try:
             send = served.send_watched if self._is_watching else served.send
             work = self.app(scope, served.receive, send)
@@ -177,7 +182,7 @@ class Middleware:
             return
         finally:
             if not self._has_own_task:
-                serving.__exit__(None, None, None)
+                served.__exit__(None, None, None)
         outcome = served.outcome() if served.ended is None else served.ended
         cpu_seconds = metering.mean_seconds if meter is None else metering.cpu_seconds(meter)
         runtime.finish(admission, outcome, cpu_seconds)

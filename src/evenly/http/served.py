@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from evenly.context import Serving
@@ -28,8 +28,8 @@ _BODIES: Final = frozenset(
 
 
 @final
-class Served:
-    """Stand between an application and its server for one request."""
+class Served(Serving):
+    """Stand between an application and its server for one request, and be its scope."""
 
     __slots__ = (
         "_answers",
@@ -37,7 +37,6 @@ class Served:
         "_receive",
         "_scope",
         "_send",
-        "_serving",
         "_to_evenly",
         "admission",
         "ended",
@@ -49,12 +48,17 @@ class Served:
         self,
         answers: Answers,
         admission: Admission,
-        serving: Serving,
+        should_degrade: Callable[[], bool],
         scope: Scope,
         receive: Receive,
         send: Send,
         to_evenly: bool,
     ) -> None:
+        # What `Serving.__init__` does, without one more call.
+        self.request = admission.request
+        self.should_degrade = should_degrade
+        self.was_degraded = False
+        self._token = None
         self.admission = admission
         self.status = 0
         """With which status the response began; 0 before."""
@@ -63,7 +67,6 @@ class Served:
         self.held: list[Message] | None = None
         """A response that is not sent yet, if there is one; see `send`."""
         self._answers = answers
-        self._serving = serving
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -98,19 +101,20 @@ class Served:
                 return _nothing()
             self.status = status
             answers = self._answers
-            if self._to_evenly and status < 400:
-                entries = answers.news_for(self._scope)
-                if not entries and not (self._serving.was_degraded or answers.is_lame_duck):
+            if self._to_evenly and status < 400 and (peer := self._scope.get("client")) and peer[1]:
+                # Port 0 is what a proxy said, of whomever.
+                entries = answers.news_for(peer)
+                if not entries and not (self.was_degraded or answers.is_lame_duck):
                     return self._send(message)
             else:
                 entries = answers.load(self._to_evenly)
             headers = [*(message.get("headers") or ()), *entries]
-            if self._serving.was_degraded or answers.is_lame_duck:
+            if self.was_degraded or answers.is_lame_duck:
                 answers.mark(
                     headers,
                     self._scope,
                     to_evenly=self._to_evenly,
-                    is_degraded=self._serving.was_degraded,
+                    is_degraded=self.was_degraded,
                 )
             # Not in place: some applications have one message for all responses.
             message = {**message, "headers": headers}
@@ -120,8 +124,8 @@ class Served:
             and not message.get("more_body", False)
             and not self._has_left
         ):
-            self.ended = outcome_of_status(self.status)
-            deadline_at = self.admission.request.deadline_at
+            self.ended = _OK if self.status < 500 else outcome_of_status(self.status)
+            deadline_at = self.request.deadline_at
             if deadline_at is not None and self.ended is _OK and time.monotonic() >= deadline_at:
                 self.ended = Outcome.TIMEOUT
         return self._send(message)
@@ -157,7 +161,7 @@ class Served:
         if self.ended is not None:
             return self.ended  # Whatever was done after the response.
         if self._has_left or isinstance(error, asyncio.CancelledError | GeneratorExit):
-            return gave_up(self.admission, self.admission.request.deadline_at)
+            return gave_up(self.admission, self.request.deadline_at)
         return Outcome.ERROR  # The server answers 500, or cuts the response off.
 
 

@@ -95,7 +95,7 @@ class LoadEntries(Generic[Entry]):
         elif peer in self._told and self._who != "always":
             return ()
         self._told.add(peer)
-        return self.entries(True)
+        return self._to_evenly if self._who != "always" else self.entries(True)
 
     def entries(self, to_evenly: bool) -> tuple[Entry, ...]:  # By position: once per request.
         """Return the load report, in the words that this client understands."""

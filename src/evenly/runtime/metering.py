@@ -17,7 +17,9 @@ from evenly.signals.meter import CostMeter
 __all__ = ["Metering"]
 
 _CHEAP_SECONDS: Final = 0.0001
-_SKIPPED_MOST: Final = 15  # One in eight or so.
+_SKIPPED_MOST: Final = 15  # One in eight or so ...
+_VERY_CHEAP_SECONDS: Final = 0.00005
+_VERY_CHEAP_SKIPPED_MOST: Final = 63  # ... and one in 32: metering costs as much as the handler.
 _GAIN: Final = 0.1
 
 
@@ -25,7 +27,7 @@ _GAIN: Final = 0.1
 class Metering:
     """Meter the requests of one method, or some of them; `measured` is told what those took."""
 
-    __slots__ = ("_is_always_on", "_measured", "_rng", "_skips", "mean_seconds")
+    __slots__ = ("_is_always_on", "_measured", "_rng", "mean_seconds", "skips")
 
     def __init__(
         self,
@@ -38,14 +40,15 @@ class Metering:
         self._is_always_on = is_always_on
         # Drawn, because a fixed stride may fall in step with what clients send.
         self._rng = random.Random() if rng is None else rng
-        self._skips = 0
+        self.skips = 0
+        """How many requests from now on are not metered."""
         self.mean_seconds = 0.0
         """What requests that were metered took lately."""
 
     def next(self) -> CostMeter | None:
         """Return a meter for the next request, or `None` for one that is not metered."""
-        if self._skips:
-            self._skips -= 1
+        if self.skips:
+            self.skips -= 1
             return None
         return CostMeter()
 
@@ -57,5 +60,7 @@ class Metering:
         self._measured(seconds)
         self.mean_seconds += _GAIN * (seconds - self.mean_seconds)
         if not self._is_always_on and self.mean_seconds < _CHEAP_SECONDS > seconds:
-            self._skips = self._rng.randrange(_SKIPPED_MOST)
+            is_very_cheap = self.mean_seconds < _VERY_CHEAP_SECONDS
+            most = _VERY_CHEAP_SKIPPED_MOST if is_very_cheap else _SKIPPED_MOST
+            self.skips = self._rng.randrange(most)
         return seconds

@@ -28,6 +28,7 @@ __all__ = ["CostConfig", "CostKeeper", "CostSnapshot"]
 
 # Thirty thousand years of one CPU: more is no measurement.
 _MOST = 1e12
+_NUMBERS = (int, float)  # Not `int | float`, which would be made anew for each request.
 
 
 @final
@@ -91,8 +92,7 @@ class CostKeeper:
 
     def settle(self, handler_cpu_seconds: float) -> float:
         """Return the cost of a request whose handler used this; wrong values count as 0."""
-        is_number = isinstance(handler_cpu_seconds, int | float)
-        if not (is_number and 0.0 <= handler_cpu_seconds <= _MOST):
+        if not (isinstance(handler_cpu_seconds, _NUMBERS) and 0.0 <= handler_cpu_seconds <= _MOST):
             self._ignored += 1
             handler_cpu_seconds = 0.0
         self._settled += 1
@@ -105,8 +105,7 @@ class CostKeeper:
 
     def record_process(self, cpu_seconds_total: float, now: float) -> None:
         """Take the reading of the process's CPU clock; it ends a period if that has lasted."""
-        is_number = isinstance(cpu_seconds_total, int | float)
-        if not (is_number and 0.0 <= cpu_seconds_total <= _MOST):
+        if not (isinstance(cpu_seconds_total, _NUMBERS) and 0.0 <= cpu_seconds_total <= _MOST):
             self._ignored += 1
             return
         last = self._process_seconds
