@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup system demo test test-decisions test-edges lint bench acceptance swarm docs clean
+.PHONY: setup system demo pictures test test-decisions test-edges lint bench acceptance swarm docs clean
 
 setup: $(STAMP)
 
@@ -20,8 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"])')
 	@touch $@
 
-# What the HTTP transport is tested against.  RUNLEVEL=1 keeps Debian from starting them as services.
-SYSTEM := curl haproxy nginx openssl wrk
+# What the HTTP transport and the page are tested against.  RUNLEVEL=1 keeps Debian from starting them as services.
+SYSTEM := chromium curl haproxy nginx openssl wrk
 system:
 	@for program in $(SYSTEM); do \
 	  PATH="$$PATH:/usr/sbin" command -v $$program >/dev/null || missing="$$missing $$program"; \
@@ -29,8 +29,13 @@ system:
 	test -z "$$missing" || { echo "Installing$$missing"; apt-get update -q && \
 	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; }
 
+# A live fleet, and a page to watch it; ARGS="--http" and the like are passed on.
 demo: setup
-	@$(BIN)/evenly subset --clients 300 --backends 300 --size 10 --compare
+	@$(BIN)/evenly demo $(ARGS)
+
+# Play the six stories in headless Chromium, and take a picture of each.
+pictures: system setup
+	$(BIN)/python -m tests.browser.pictures
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -38,9 +43,10 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# On two cores in a third less time: the decisions, which only compute, beside the edges, which mostly
-# wait; and then, alone, the stories that need both cores.
+# On two cores in a third less time: the decisions, which only compute, and then the demo and its page,
+# beside the other edges, which mostly wait; and then, alone, the stories that need both cores.
 DECISIONS := tests/core tests/properties tests/sim tests/suites/test_overload.py tests/suites/test_policies.py
+DEMO := tests/browser tests/dashboard tests/demo tests/top tests/cli/test_demo.py tests/cli/test_top.py
 STORIES := tests/suites/test_transport_deploys.py tests/suites/test_transport_faults.py tests/suites/test_transport_overload.py
 PYTEST := $(BIN)/pytest -m 'not acceptance'
 
@@ -48,11 +54,12 @@ test: system lint
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-decisions test-edges
 	$(PYTEST) $(STORIES)
 
-test-decisions: setup
+test-decisions: system setup
 	$(PYTEST) -o cache_dir=.pytest_cache/decisions $(DECISIONS)
+	$(PYTEST) -o cache_dir=.pytest_cache/demo $(DEMO)
 
 test-edges: system setup
-	$(PYTEST) -o cache_dir=.pytest_cache/edges $(DECISIONS:%=--ignore=%) $(STORIES:%=--ignore=%)
+	$(PYTEST) -o cache_dir=.pytest_cache/edges $(DECISIONS:%=--ignore=%) $(DEMO:%=--ignore=%) $(STORIES:%=--ignore=%)
 
 bench: setup
 	@$(BIN)/python -m bench

@@ -5,6 +5,7 @@ from __future__ import annotations
 from evenly.context import (
     ContextThreadPoolExecutor,
     carry_context,
+    charge,
     current_request,
     degradable,
     mark_degraded,
@@ -45,6 +46,7 @@ __all__ = [
     "Throttled",
     "UsageError",
     "carry_context",
+    "charge",
     "current_request",
     "degradable",
     "deterministic_subset",

@@ -37,6 +37,7 @@ __all__ = [
     "RequestContext",
     "Serving",
     "carry_context",
+    "charge",
     "current_meter",
     "current_request",
     "current_serving",
@@ -56,6 +57,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 V = TypeVar("V")
 
+# Eleven days of one CPU: more is no request.
+_CHARGED_MOST_SECONDS = 1e6
 # A century: beyond any deadline, and far enough from the largest float.
 _DEADLINE_MOST_SECONDS = 3.2e9
 
@@ -65,6 +68,9 @@ class Meter(Protocol):
 
     def call(self, func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `func` in this thread, and charge what it consumes."""
+
+    def charge(self, cpu_seconds: float) -> None:
+        """Add what was consumed elsewhere."""
 
 
 # One variable: to set one costs as much as everything else that a scope does.
@@ -240,6 +246,18 @@ def should_degrade() -> bool:
     """Return whether the request being served should get a cheaper answer; False outside of one."""
     scope = current_serving()
     return scope is not None and scope.should_degrade()
+
+
+def charge(cpu_seconds: float) -> None:
+    """Add to the cost of the request being served what was used for it elsewhere.
+
+    That is what no clock of this process sees: another process, an accelerator.  Outside of a
+    request, and in one that is not metered because its kind has been cheap, this does nothing.
+    """
+    check.number("cpu_seconds", cpu_seconds, 0.0, _CHARGED_MOST_SECONDS)
+    meter = current_meter.get()
+    if meter is not None:
+        meter.charge(cpu_seconds)
 
 
 def mark_degraded() -> None:

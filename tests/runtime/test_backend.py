@@ -367,3 +367,40 @@ def test_cores_are_those_that_one_event_loop_can_use() -> None:
 def test_a_wrong_config_is_refused(field: str, value: object) -> None:
     with pytest.raises(ConfigError):
         BackendConfig(**{field: value})  # type: ignore[arg-type]
+
+
+async def test_signals_of_ones_own_are_not_read_from_the_system() -> None:
+    config = BackendConfig(task=NO_WAIT, own_signals=("cpu", "runnable"))
+    runtime = BackendRuntime(config)
+    runtime.start(asyncio.get_running_loop())
+    runtime.record_signal("cpu", 0.75)
+    admission = admitted(runtime)
+    await asyncio.sleep(0.5)  # Two readings of the CPU, and many of the loop, if there were any.
+
+    signals = runtime.snapshot().task.utilization.signals
+    assert (signals["cpu"].value, signals["runnable"].value) == (0.75, None)
+    assert signals["memory"].value is not None
+    assert not runtime.readings.is_timing
+
+    runtime.record_signal("runnable", 400.0)
+    assert isinstance(runtime.admit(Request()), Rejection)
+    runtime.finish(admission, Outcome.OK)
+    runtime.stop()
+
+
+def test_a_signal_of_ones_own_has_to_be_one_of_the_task() -> None:
+    with pytest.raises(ConfigError, match=r"own_signals must be .*runnable.*; not 'gpu'"):
+        BackendConfig(own_signals=("gpu",))
+
+
+async def test_what_is_charged_counts_as_the_process_too() -> None:
+    runtime = BackendRuntime(BackendConfig(task=NO_WAIT))
+    runtime._record_process(1.0)
+    first = admitted(runtime)
+    runtime.charged(0.5)
+    runtime.finish(first, Outcome.OK, 0.5)
+    runtime.task._cost._period_began_at -= 2.0  # The period is over.
+    runtime._record_process(1.25)
+
+    # The quarter of a second that nobody was metered for is the overhead, and not a debt.
+    assert runtime.task._cost.snapshot().pool_seconds == pytest.approx(0.25)

@@ -19,9 +19,29 @@ def request(metering: Metering, nanoseconds: int) -> tuple[bool, float]:
     return meter is not None, metering.cpu_seconds(meter)
 
 
+def uncharged(_: float) -> None:
+    raise AssertionError("nothing was charged")
+
+
+def test_what_is_charged_is_a_cost_and_not_work_of_this_process() -> None:
+    measured: list[float] = []
+    charged: list[float] = []
+    metering = Metering(measured.append, charged.append, is_always_on=False)
+    meter = metering.next()
+    assert meter is not None
+    meter.loop_nanoseconds = CHEAP
+    meter.charge(0.02)
+    meter.charge(0.01)
+
+    assert metering.cpu_seconds(meter) == pytest.approx(0.03001)
+    assert measured == [pytest.approx(0.00001)]
+    assert charged == [pytest.approx(0.03)]
+    assert metering.next() is not None  # It was dear.
+
+
 def test_dear_requests_are_always_metered() -> None:
     learned: list[float] = []
-    metering = Metering(learned.append, is_always_on=False)
+    metering = Metering(learned.append, uncharged, is_always_on=False)
 
     served = [request(metering, DEAR) for _ in range(50)]
 
@@ -32,7 +52,9 @@ def test_dear_requests_are_always_metered() -> None:
 
 def test_cheap_requests_are_metered_now_and_then_and_put_down_at_the_mean() -> None:
     learned: list[float] = []
-    metering = Metering(learned.append, is_always_on=False, rng=random.Random("metering"))
+    metering = Metering(
+        learned.append, uncharged, is_always_on=False, rng=random.Random("metering")
+    )
     served = [request(metering, CHEAP) for _ in range(4000)]
 
     # Of 0 to 62 that follow a metered one, 31 on average are skipped: 4000 / 32 = 125 ± 4 · 6.4.
@@ -44,7 +66,7 @@ def test_cheap_requests_are_metered_now_and_then_and_put_down_at_the_mean() -> N
 
 
 def test_a_method_that_becomes_dear_is_metered_always_again() -> None:
-    metering = Metering(lambda _: None, is_always_on=False)
+    metering = Metering(lambda _: None, uncharged, is_always_on=False)
     for _ in range(100):
         request(metering, CHEAP)
     served = [request(metering, DEAR) for _ in range(100)]
@@ -56,13 +78,13 @@ def test_a_method_that_becomes_dear_is_metered_always_again() -> None:
 
 
 def test_streams_are_always_metered() -> None:
-    metering = Metering(lambda _: None, is_always_on=True)
+    metering = Metering(lambda _: None, uncharged, is_always_on=True)
 
     assert all(request(metering, CHEAP)[0] for _ in range(50))
 
 
 def test_each_request_has_a_meter_of_its_own() -> None:
-    metering = Metering(lambda _: None, is_always_on=True)
+    metering = Metering(lambda _: None, uncharged, is_always_on=True)
     first, second = metering.next(), metering.next()
 
     assert isinstance(first, CostMeter)

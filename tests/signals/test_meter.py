@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import gc
 import inspect
+import math
 import sys
 import threading
 import weakref
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+import evenly
 from evenly.context import (
     ContextThreadPoolExecutor,
     current_meter,
@@ -484,3 +486,21 @@ async def test_another_task_factory_put_on_top_stays(cpu: FakeCpu) -> None:
 def nothing_is_left_running() -> Iterator[None]:
     yield
     assert current_meter.get() is None
+
+
+def test_what_is_charged_in_a_thread_reaches_the_request() -> None:
+    meter = CostMeter()
+    meter.call(evenly.charge, 0.25)
+
+    assert meter.charged_seconds == 0.25
+    assert meter.cpu_seconds >= 0.25
+
+
+def test_a_charge_outside_of_a_request_does_nothing() -> None:
+    evenly.charge(1.0)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 1e7])
+def test_a_charge_that_is_no_cost_is_refused(seconds: float) -> None:
+    with pytest.raises(evenly.ConfigError, match="cpu_seconds"):
+        evenly.charge(seconds)

@@ -83,6 +83,7 @@ async def cheaper(query: str) -> str:
 async def search(query: str) -> str:
     if evenly.should_degrade():
         evenly.mark_degraded()
+        evenly.charge(0.02)
     return await evenly.run_in_thread(query.upper)
 
 

@@ -13,10 +13,12 @@ except ImportError as error:
         'the evenly command needs typer and rich: pip install "evenly[cli]"', name=error.name
     ) from error
 
+from evenly.cli.demo import demo
 from evenly.cli.figures import figures
 from evenly.cli.serve import serve
 from evenly.cli.simulate import simulate
 from evenly.cli.subset import subset
+from evenly.cli.top import top
 
 __all__ = ["app", "run"]
 
@@ -30,10 +32,12 @@ app = typer.Typer(
     # Plain help and errors: the framed ones call every flag a <bool>, and break addresses in two.
     rich_markup_mode=None,
 )
+app.command("demo")(demo)
 app.command("figures")(figures)
 app.command("serve")(serve)
 app.command("simulate")(simulate)
 app.command("subset")(subset)
+app.command("top")(top)
 
 
 def _show_version(wanted: bool) -> None:

@@ -148,6 +148,7 @@ class _MethodHandler(grpc.RpcMethodHandler):
         self._news_for = wrapper.trailers.news_for
         self._metering = Metering(
             wrapper.runtime.measured,
+            wrapper.runtime.charged,
             # A customer with a quota pays for what it took and not for what others do.
             is_always_on=inner.request_streaming
             or inner.response_streaming

@@ -98,7 +98,9 @@ class Middleware:
         self._paths = self._endpoints.paths
         self._read = Incoming(runtime.trust).read
         # A customer with a quota pays for what it took and not for what others do.
-        self._metering = Metering(runtime.measured, is_always_on=runtime.has_quotas)
+        self._metering = Metering(
+            runtime.measured, runtime.charged, is_always_on=runtime.has_quotas
+        )
         self._should_degrade = runtime.should_degrade
         self._loop: asyncio.AbstractEventLoop | None = None  # where it was started
         self._has_own_task = False

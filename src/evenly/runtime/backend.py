@@ -3,8 +3,8 @@
 Whatever the transport, the same has to be done around the façade; a transport adds requests.
 Nothing is decided here.
 
-Use it on the loop's thread, except that `admit`, `finish`, `pass_on`, `report` and `should_degrade`
-may be called from any: the façade is called under `lock`, which is reentrant.
+Use it on the loop's thread, except that `admit`, `finish`, `pass_on`, `report`, `record_signal` and
+`should_degrade` may be called from any: the façade is called under `lock`, which is reentrant.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ class BackendConfig:
     trust_near: bool = True
     """Whether loopback and private networks are believed.  Turn it off where a proxy passes on what
     strangers claim."""
+    own_signals: tuple[str, ...] = ()
+    """Signals of `task` that the application records (`runtime.record_signal`), and for which the
+    system is not read: `("cpu", "runnable")` where the work is done by an accelerator.  Signals of
+    a name of your own need not be listed."""
     orca: Literal["foreign", "always", "never"] = "foreign"
     """Who gets an ORCA report with each response: clients that are not evenly's, all, or none."""
     orca_least_seconds: float = 1.0
@@ -65,6 +69,11 @@ class BackendConfig:
         if self.orca not in ("foreign", "always", "never"):
             raise ConfigError(f"orca must be 'foreign', 'always' or 'never', not {self.orca!r}")
         check.number("orca_least_seconds", self.orca_least_seconds, 0.01, 3600.0)
+        task = BackendTaskConfig() if self.task is None else self.task
+        for name in self.own_signals:
+            if name not in task.utilization.signals:
+                known = ", ".join(task.utilization.signals)
+                raise ConfigError(f"own_signals must be signals of the task: {known}; not {name!r}")
 
 
 def default_task() -> BackendTaskConfig:
@@ -117,8 +126,8 @@ class BackendRuntime:
         self.combine: Callable[[LoadReport], LoadReport] | None = None
         """Makes of this process's report what is said: where several are one backend, their sum."""
         self.readings = Readings(
-            signals=frozenset(task_config.utilization.signals),
-            record=self._record_signal,
+            signals=frozenset(task_config.utilization.signals).difference(self.config.own_signals),
+            record=self.record_signal,
             record_process=self._record_process,
             waiting=self._count_waiting if waiting is None else waiting,
             active=self._count_active,
@@ -129,6 +138,7 @@ class BackendRuntime:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = False
+        self._charged_seconds = 0.0
         self._observers: list[Callable[[bool], None]] = []
         self._udp_port: int | None = None
         self._is_udp_logged = False
@@ -194,6 +204,11 @@ class BackendRuntime:
     def measured(self, cpu_seconds: float) -> None:
         """Learn what the handler of one request has been measured to take."""
         self.gate.left(cpu_seconds)
+
+    def charged(self, cpu_seconds: float) -> None:
+        """Learn what a request was charged that no clock of this process has seen."""
+        with self.lock:
+            self._charged_seconds += cpu_seconds
 
     def report(self) -> LoadReport:
         """Return what to say in a response or in a probe's answer."""
@@ -313,13 +328,15 @@ class BackendRuntime:
             probe=self.responder.snapshot(),
         )
 
-    def _record_signal(self, name: str, value: float) -> None:
+    def record_signal(self, name: str, value: float) -> None:
+        """Learn the value of a signal, from any thread; see `BackendConfig.own_signals`."""
         with self.lock:
             self.task.record_signal(name, value)
 
     def _record_process(self, cpu_seconds_total: float) -> None:
         with self.lock:
-            self.task.record_process(cpu_seconds_total)
+            # Handlers report it as theirs, and so it is the process's too.
+            self.task.record_process(cpu_seconds_total + self._charged_seconds)
 
     def _count_waiting(self) -> int:
         return self.gate.waiting

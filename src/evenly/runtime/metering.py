@@ -25,18 +25,23 @@ _GAIN: Final = 0.1
 
 @final
 class Metering:
-    """Meter the requests of one method, or some of them; `measured` is told what those took."""
+    """Meter the requests of one method, or some of them.
 
-    __slots__ = ("_is_always_on", "_measured", "_rng", "mean_seconds", "skips")
+    `measured` is told what those took of this process, `charged` what was added to that.
+    """
+
+    __slots__ = ("_charged", "_is_always_on", "_measured", "_rng", "mean_seconds", "skips")
 
     def __init__(
         self,
         measured: Callable[[float], None],
+        charged: Callable[[float], None],
         *,
         is_always_on: bool,
         rng: random.Random | None = None,
     ) -> None:
         self._measured = measured
+        self._charged = charged
         self._is_always_on = is_always_on
         # Drawn, because a fixed stride may fall in step with what clients send.
         self._rng = random.Random() if rng is None else rng
@@ -57,7 +62,9 @@ class Metering:
         if meter is None:
             return self.mean_seconds
         seconds = meter.cpu_seconds
-        self._measured(seconds)
+        self._measured(meter.measured_seconds)
+        if meter.charged_seconds:
+            self._charged(meter.charged_seconds)
         self.mean_seconds += _GAIN * (seconds - self.mean_seconds)
         if not self._is_always_on and self.mean_seconds < _CHEAP_SECONDS > seconds:
             is_very_cheap = self.mean_seconds < _VERY_CHEAP_SECONDS

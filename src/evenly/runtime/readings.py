@@ -102,9 +102,10 @@ class Readings:
         self._record_process(time.process_time())
         self._read_memory()
         self._cpu.utilization()  # The first period begins here.
-        self._lag = LoopLag(
-            loop, rng=self._rng, interval_seconds=_LAG_INTERVAL_SECONDS, on_sample=self._sampled
-        )
+        if self._has_runnable:  # or nobody asks
+            self._lag = LoopLag(
+                loop, rng=self._rng, interval_seconds=_LAG_INTERVAL_SECONDS, on_sample=self._sampled
+            )
         self._schedule()
 
     def stop(self) -> None:

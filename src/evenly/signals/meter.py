@@ -73,7 +73,7 @@ class CostMeter:
     `clock` returns nanoseconds of the calling thread's CPU; tests pass their own.
     """
 
-    __slots__ = ("clock", "loop_nanoseconds", "thread_nanoseconds")
+    __slots__ = ("charged_seconds", "clock", "loop_nanoseconds", "thread_nanoseconds")
 
     def __init__(self, clock: Callable[[], int] = time.thread_time_ns) -> None:
         self.clock = clock
@@ -81,11 +81,23 @@ class CostMeter:
         """What steps of coroutines took; written by the event loop's thread alone."""
         self.thread_nanoseconds = 0
         """What other threads took; written under a lock."""
+        self.charged_seconds = 0.0
+        """What was used for the request elsewhere (`evenly.charge`); written under a lock."""
 
     @property
     def cpu_seconds(self) -> float:
         """What the request has consumed so far; a step that is under way counts when it ends."""
+        return self.measured_seconds + self.charged_seconds
+
+    @property
+    def measured_seconds(self) -> float:
+        """What it has consumed of this process."""
         return (self.loop_nanoseconds + self.thread_nanoseconds) * 1e-9
+
+    def charge(self, cpu_seconds: float) -> None:
+        """Add what was used for the request elsewhere; from any thread."""
+        with _threads_lock:
+            self.charged_seconds += cpu_seconds
 
     async def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine as `await coroutine` would, and charge its steps.
@@ -119,6 +131,7 @@ class CostMeter:
             current_meter.reset(token)
             with _threads_lock:
                 self.thread_nanoseconds += part.loop_nanoseconds + part.thread_nanoseconds
+                self.charged_seconds += part.charged_seconds
 
 
 def _enter(meter: CostMeter) -> CostMeter | None:

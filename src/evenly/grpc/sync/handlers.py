@@ -145,7 +145,9 @@ class _Served:
         self._read = wrapper.incoming.read
         self._trailers = wrapper.trailers
         # A customer with a quota pays for what it took and not for what others do.
-        self._metering = Metering(self._measured, is_always_on=is_stream or runtime.has_quotas)
+        self._metering = Metering(
+            self._measured, runtime.charged, is_always_on=is_stream or runtime.has_quotas
+        )
 
     def _measured(self, cpu_seconds: float) -> None:
         self._runtime.measured(cpu_seconds + _GRPC_SECONDS)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -608,13 +609,13 @@ def test_errors_of_our_own_do_not_stop_the_trim() -> None:
     assert views["a"].trim == pytest.approx(0.162186, abs=1e-6)
 
 
-# Nobody sends to it any more, and so it is idle.  The mean is (100 + 100 + qps) / 3 a second, 67,
-# and 0.02 of that is 1.342 (1.3 gives 1.342 too).
+# Nobody sends to it any more, and so it is idle.  The mean is (100 + 100 + qps) / 3 a second, and a
+# quarter of that, at a weight of 1, is 18.18 where qps is 18.18 too.
 @pytest.mark.parametrize(
     ("qps", "expected"),
     [
-        pytest.param(1.3, 0.0, id="less than 0.02 of the mean: no reason to send it more"),
-        pytest.param(1.4, 1.4, id="more"),
+        pytest.param(18.1, 0.0, id="less than a quarter of its share: no reason to send it more"),
+        pytest.param(18.3, 1.4, id="more"),
     ],
 )
 def test_the_trim_of_a_backend_that_gets_next_to_nothing_does_not_rise(
@@ -626,6 +627,42 @@ def test_the_trim_of_a_backend_that_gets_next_to_nothing_does_not_rise(
     policy.wake(START + 1.0)
 
     assert views["c"].trim == expected
+
+
+# A slow one that gets all that its weight gives it is not avoided.
+def test_a_backend_of_little_weight_is_trimmed_too() -> None:
+    policy, views = policy_of("abc")
+    report_utilization(views, 0.4, 0.8, 0.0)
+    report_failing(views["c"], eps=0.0, qps=10.0)
+    views["a"].weight = views["b"].weight = 1.45
+    views["c"].weight = 0.1
+    policy._trim(list(views.values()), START + 1.0)
+
+    assert views["c"].trim == 1.4
+
+
+# Idle while it was avoided, it was trimmed up; now all are full, and utilization unwinds nothing.
+def test_the_trim_of_a_backend_that_refuses_comes_down() -> None:
+    policy, views = policy_of("ab")
+    for view in views.values():
+        view.trim = 1.0
+        view.report = LoadReport(utilization=1.0, qps=100.0)
+        view.reported_at = START
+    assert views["a"].report is not None
+    views["a"].report = replace(views["a"].report, admits=0b1110)
+    policy.wake(START + 1.0)
+
+    assert (views["a"].trim, views["b"].trim) == pytest.approx((0.49, 0.98))
+
+
+def test_a_refusing_backend_stays_trimmed_down() -> None:
+    policy, views = policy_of("a")
+    views["a"].trim = -1.0
+    views["a"].report = LoadReport(utilization=1.0, qps=100.0, admits=0b1000)
+    views["a"].reported_at = START
+    policy.wake(START + 1.0)
+
+    assert views["a"].trim == pytest.approx(-0.98)
 
 
 def test_where_nobody_tells_its_rate_the_trim_goes_by_utilization_alone() -> None:

@@ -51,8 +51,12 @@ _FEW_PROBES = 10
 _LITTLE_QPS = 0.01
 # Of a backend that fails so many, utilization tells nothing.
 _MUCH_FAILING = 0.1
-# Nor of one that gets so little of what the others get.
-_LEAST_QPS_RATIO = 0.02
+# Nor of one that gets so little of what its weight would give it: it is idle because it is avoided.
+_LEAST_QPS_RATIO = 0.25
+# A backend that refuses is not idle, whatever its trim says.  When all are full, utilization is the
+# same and unwinds nothing, and the weight needs no trim: it is what they serve.
+_REFUSING_KEEP_RATIO = 0.5
+_ADMITS_ALL = 0b1111
 
 
 @final
@@ -316,7 +320,7 @@ class Probing(Policy):
 
     def _trim(self, views: Sequence[BackendView], now: float) -> None:
         config = self._config
-        least_qps = _LEAST_QPS_RATIO * _mean_qps(views)
+        least_qps = _LEAST_QPS_RATIO * _mean_qps(views)  # at a weight of 1
         known = [
             (view, used)
             for view in views
@@ -324,7 +328,7 @@ class Probing(Policy):
             # One that fails fast is idle because it fails, or because nobody sends to it any more:
             # no reason to send it more.
             and view.report is not None
-            and view.report.qps >= least_qps
+            and view.report.qps >= least_qps * view.weight
             and _failing(view.report) < _MUCH_FAILING
         ]
         mean = sum(used for _, used in known) / (len(known) or 1)
@@ -334,6 +338,8 @@ class Probing(Policy):
             view.trim = 0.0 if says_nothing else config.trim_keep_ratio * view.trim
         for view, used in known:
             trim = view.trim + config.trim_gain * math.log(mean / used)
+            if trim > 0.0 and view.report is not None and view.report.admits != _ADMITS_ALL:
+                trim *= _REFUSING_KEEP_RATIO
             view.trim = min(config.trim_limit, max(-config.trim_limit, trim))
         for view in views:
             if now - view.healthy_since < config.newcomer_seconds:

@@ -1,0 +1,31 @@
+"""Name ASGI's types, and answer a request without a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from evenly.dashboard.history import encode
+
+__all__ = ["App", "Headers", "Message", "Receive", "Scope", "Send", "answer", "start"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+async def start(send: Send, status: int, headers: Headers) -> None:
+    """Send a status and headers."""
+    await send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+
+async def answer(send: Send, status: int, value: object, headers: Headers = ()) -> None:
+    """Answer with JSON."""
+    body = encode(value)
+    length = str(len(body)).encode("ascii")
+    own = ((b"content-type", b"application/json"), (b"content-length", length))
+    await start(send, status, (*own, *headers))
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,155 @@
+"""Each story's button changes the fleet, and the page tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.browser.conftest import Open
+from tests.browser.running import PATIENCE_SECONDS, Demo, Frame, is_calm
+from tests.browser.test_controls_in_page import backend_of, has_been
+from tests.browser.test_page import ALL_IN_SIGHT
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+PATIENCE_MS = PATIENCE_SECONDS * 1000
+
+WATCHED = "() => [...document.querySelectorAll('.is-watched')].map((one) => one.id)"
+
+
+async def begin(page: Page, demo: Demo, name: str) -> Frame:
+    """Press its button; the page must tell what the fleet says."""
+    described = await demo.describe()
+    story = next(one for one in described["stories"] if one["name"] == name)
+
+    await page.get_by_role("button", name=f"Start the story: {story['title']}").click()
+
+    first = story["steps"][0]
+    frame = await demo.until(
+        lambda one: one["story"] is not None and one["story"]["text"] == first["text"]
+    )
+    assert frame["story"]["name"] == name
+    await expect(page.locator("#story-title")).to_have_text(story["title"])
+    await expect(page.locator("#story-text")).to_have_text(first["text"])
+    await expect(page.locator("#story-step")).to_have_text(f"step 1 of {len(story['steps'])}")
+    assert sorted(await page.evaluate(WATCHED)) == sorted(first["panels"])
+    return frame
+
+
+async def tells_its_second_step(page: Page, demo: Demo, name: str) -> None:
+    described = await demo.describe()
+    story = next(one for one in described["stories"] if one["name"] == name)
+    await expect(page.locator("#story-text")).to_have_text(
+        story["steps"][1]["text"], timeout=PATIENCE_MS
+    )
+    await expect(page.locator("#story-step")).to_contain_text("step 2")
+    assert sorted(await page.evaluate(WATCHED)) == sorted(story["steps"][1]["panels"])
+
+
+async def end(page: Page, demo: Demo) -> None:
+    await page.get_by_role("button", name="End story").click()
+
+    await demo.until(is_calm)
+    await expect(page.locator("#story")).to_be_hidden()
+    assert await page.evaluate(WATCHED) == []
+
+
+def is_uneven(frame: Frame) -> bool:
+    return bool(frame["settings"]["policy"] == "round_robin")
+
+
+def has_a_sinkhole(frame: Frame) -> bool:
+    b3 = backend_of(frame, "b3")
+    return bool("fail" in b3["faults"] and b3["failed"] > 0)
+
+
+def is_overloaded(frame: Frame) -> bool:
+    return bool(frame["settings"]["load"] == 5.0 and frame["rates"]["refused"] > 0)
+
+
+def is_noisy(frame: Frame) -> bool:
+    wild = frame["customers"].get("wild")
+    return bool(wild is not None and wild["refused"] > 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_so", "shown"),
+    [
+        pytest.param("uneven", is_uneven, ("#events", "policy round_robin"), id="uneven"),
+        pytest.param("sinkhole", has_a_sinkhole, ("#backends", "failing fast"), id="sinkhole"),
+        pytest.param("overload", is_overloaded, ("#controls", "now × 5"), id="overload"),
+        pytest.param("noisy-customer", is_noisy, ("#customers", "wild"), id="noisy customer"),
+    ],
+)
+async def test_a_story_changes_the_fleet_and_the_page_shows_it(
+    name: str,
+    is_so: Callable[[Frame], bool],
+    shown: tuple[str, str],
+    open_page: Open,
+    calm: Demo,
+) -> None:
+    page = await open_page(height=ALL_IN_SIGHT)
+    await begin(page, calm, name)
+
+    await calm.until(is_so)
+
+    panel, words = shown
+    await expect(page.locator(panel)).to_contain_text(words)
+    await tells_its_second_step(page, calm, name)
+    await end(page, calm)
+
+
+async def test_the_deploy_makes_lame_ducks_and_new_processes(open_page: Open, calm: Demo) -> None:
+    page = await open_page(height=ALL_IN_SIGHT)
+    before = {one["name"]: one["pid"] for one in calm.last["backends"]}
+    await begin(page, calm, "deploy")
+
+    await has_been(page, None, "lame duck")
+
+    frame = await calm.until(lambda one: backend_of(one, "b1")["pid"] not in {None, before["b1"]})
+    await expect(page.locator("#backends")).to_contain_text(f"pid {backend_of(frame, 'b1')['pid']}")
+    await tells_its_second_step(page, calm, "deploy")
+    await end(page, calm)
+
+
+async def test_the_retry_storm_goes_without_protection_until_it_is_ended(
+    page: Page, calm: Demo
+) -> None:
+    frame = await begin(page, calm, "retry-storm")
+    if frame["settings"]["is_protected"]:
+        await calm.until(lambda one: not one["settings"]["is_protected"])
+    protection = page.get_by_role("button", name="Protection")
+    await expect(protection).to_have_attribute("aria-pressed", "false")
+
+    await end(page, calm)
+
+    assert calm.last["settings"]["is_protected"]
+    await expect(protection).to_have_attribute("aria-pressed", "true")
+
+
+async def test_a_story_takes_the_place_of_another(page: Page, calm: Demo) -> None:
+    await begin(page, calm, "retry-storm")
+
+    frame = await begin(page, calm, "noisy-customer")
+
+    if not frame["settings"]["is_protected"]:
+        await calm.until(lambda one: one["settings"]["is_protected"])
+    await end(page, calm)
+
+
+async def test_the_links_of_a_story_lead_to_its_panels_and_keep_the_token(
+    page: Page, calm: Demo
+) -> None:
+    frame = await begin(page, calm, "sinkhole")
+    links = page.locator("#story-panels a")
+    await expect(links).to_have_count(len(frame["story"]["panels"]))
+
+    await links.last.click()
+
+    panel = page.locator(f"#{frame['story']['panels'][-1]}")
+    await expect(panel).to_be_focused()
+    await expect(panel).to_be_in_viewport()
+    assert page.url == calm.url
+    await end(page, calm)
