@@ -33,7 +33,7 @@ async def test_a_real_fleet_serves_is_hurt_and_ends(transport: Literal["grpc", "
 
         # Fails fast: its own count says so, whatever its client makes of it.
         await fleet.control("fail", backend="b2", is_on=True)
-        await until(lambda: any(frame["backends"][1]["failed"] > 0 for frame in fleet.history))
+        await until(lambda: fleet._latest["backends"][1]["failed"] > 0)
         await fleet.control("reset")
 
         await fleet.control("kill", backend="b1")

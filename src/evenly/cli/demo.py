@@ -24,17 +24,17 @@ from rich.text import Text
 
 from evenly.cli.browser import opened
 from evenly.cli.commit import describe_commit
-from evenly.cli.options import counted, whole
+from evenly.cli.options import counted, number, whole
 from evenly.cli.outputs import STANDARD_OUTPUT, check_output, write_output
-from evenly.core import check
 from evenly.demo.bounds import (
     LEAST_BACKENDS,
     LEAST_LOAD,
     LEAST_SECONDS,
+    MOST_EACH,
     MOST_LOAD,
     MOST_SECONDS,
 )
-from evenly.errors import ConfigError, EvenlyError
+from evenly.errors import EvenlyError
 from evenly.signals.cpu import effective_cores
 
 if TYPE_CHECKING:  # They need extras, and are slow to import.
@@ -57,26 +57,7 @@ _EXTRA_OF: Final = {
 }
 # The children have been killed by then; this is for the loop to get round to it.
 _KILL_SECONDS: Final = 0.2
-_MOST: Final = 64
 _BUSY_RATIO: Final = 1.5
-
-
-def _number(low: float, high: float) -> Callable[[str], float]:
-    """Return a parser of numbers that refuses in the words of `evenly.core.check`."""
-
-    def parse(text: str) -> float:
-        value: object
-        try:
-            value = float(text)
-        except ValueError:
-            value = text
-        try:
-            check.number("", value, low, high)  # type: ignore[arg-type]  # That is what it finds out.
-        except ConfigError as error:
-            raise typer.BadParameter(str(error).strip()) from None
-        return float(text)
-
-    return parse
 
 
 def demo(
@@ -84,7 +65,7 @@ def demo(
     seconds: Annotated[
         float | None,
         typer.Option(
-            parser=_number(LEAST_SECONDS, MOST_SECONDS),
+            parser=number(LEAST_SECONDS, MOST_SECONDS),
             metavar="N",
             help="Play a scripted story for about so many seconds"
             f" ({LEAST_SECONDS:g} to {MOST_SECONDS:g}), without a page, and exit with 1 if it shows"
@@ -107,19 +88,19 @@ def demo(
     backends: Annotated[
         int,
         typer.Option(
-            parser=whole(LEAST_BACKENDS, _MOST),
+            parser=whole(LEAST_BACKENDS, MOST_EACH),
             metavar="N",
             help="Run so many backends.",
         ),
     ] = 8,
     clients: Annotated[
         int,
-        typer.Option(parser=whole(1, _MOST), metavar="N", help="Run so many clients."),
+        typer.Option(parser=whole(1, MOST_EACH), metavar="N", help="Run so many clients."),
     ] = 4,
     load: Annotated[
         float | None,
         typer.Option(
-            parser=_number(LEAST_LOAD, MOST_LOAD),
+            parser=number(LEAST_LOAD, MOST_LOAD),
             metavar="X",
             help="Begin with this load, as a multiple of the capacity; 0.7 if omitted.",
         ),
@@ -235,24 +216,24 @@ def _stopping() -> Iterator[_Stop]:
     task = asyncio.current_task()
     stop = _Stop()
 
-    def ask(number: int) -> None:
+    def ask(received: int) -> None:
         if stop.signal is None:
-            stop.signal = number
+            stop.signal = received
             if task is not None and not stop.is_over:
                 task.cancel()
             return
         # Closing begins by killing every child, without waiting for anything.
         if stop.fleet is not None:
             stop.tasks.add(asyncio.create_task(stop.fleet.close()))
-        loop.call_later(_KILL_SECONDS, os._exit, 128 + number)
+        loop.call_later(_KILL_SECONDS, os._exit, 128 + received)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, ask, number)
+    for wanted in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(wanted, ask, wanted)
     try:
         yield stop
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        for wanted in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(wanted)
 
 
 @asynccontextmanager

@@ -11,7 +11,15 @@ import typer
 from evenly.core import check
 from evenly.errors import ConfigError
 
-__all__ = ["MOST_PROCESSES", "MOST_SEED", "counted", "naming_dead_workers", "naming_extra", "whole"]
+__all__ = [
+    "MOST_PROCESSES",
+    "MOST_SEED",
+    "counted",
+    "naming_dead_workers",
+    "naming_extra",
+    "number",
+    "whole",
+]
 
 MOST_SEED = 2**63 - 1
 MOST_PROCESSES = 1_000
@@ -32,6 +40,23 @@ def whole(low: int, high: int) -> Callable[[str], int]:
         except ConfigError as error:
             raise typer.BadParameter(str(error).strip()) from None
         return int(text)
+
+    return parse
+
+
+def number(low: float, high: float) -> Callable[[str], float]:
+    """Return a parser of numbers that refuses in the words of `evenly.core.check`."""
+
+    def parse(text: str) -> float:
+        try:
+            value: object = float(text)
+        except ValueError:
+            value = text
+        try:
+            check.number("", value, low, high)  # type: ignore[arg-type]  # That is what it finds out.
+        except ConfigError as error:
+            raise typer.BadParameter(str(error).strip()) from None
+        return float(text)
 
     return parse
 

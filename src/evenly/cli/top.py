@@ -6,23 +6,10 @@ from typing import Annotated
 
 import typer
 
-from evenly.core import check
+from evenly.cli.options import number
 from evenly.errors import ConfigError
 
 __all__ = ["top"]
-
-_INTERVAL_SECONDS = (0.2, 3600.0)
-
-
-def _interval(text: str) -> float:
-    try:
-        value = float(text)
-        check.number("", value, *_INTERVAL_SECONDS)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error).strip()) from None
-    except ValueError:
-        raise typer.BadParameter(f"must be a number of seconds, not {text!r}") from None
-    return value
 
 
 def top(
@@ -38,7 +25,7 @@ def top(
     interval: Annotated[
         float,
         typer.Option(
-            parser=_interval,
+            parser=number(0.2, 3600.0),
             metavar="SECONDS",
             help="Look so often; rates are over this time.",
         ),
@@ -56,7 +43,7 @@ def top(
     """Show a running service: load, refusals and latency, its backends and clients."""
     try:
         from evenly.top.run import Wanted, watch  # noqa: PLC0415 -- an extra, and slow
-        from evenly.top.targets import TARGETS_MAX, parse_target  # noqa: PLC0415
+        from evenly.top.targets import TARGETS_MAX, parse_target  # noqa: PLC0415 -- with it
     except ImportError as error:
         # Anything else that cannot be imported is our mistake, and deserves its traceback.
         if (error.name or "").partition(".")[0] != "prometheus_client":

@@ -22,7 +22,7 @@ from evenly.core.overload.cost import CostConfig, CostKeeper
 from evenly.core.overload.quota import CustomerSnapshot, QuotaConfig, Quotas, Reservation
 from evenly.core.overload.retry import AttemptHistogram, AttemptHistogramConfig
 from evenly.core.overload.utilization import Utilization, UtilizationConfig, UtilizationSnapshot
-from evenly.core.report import LoadReport
+from evenly.core.report import ADMITS_ALL, LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.core.window import DecayingAverage, DecayingCount
 from evenly.errors import UsageError
@@ -180,7 +180,7 @@ class BackendTask:
         self._is_lame_duck = True
         self._leaving_since: float | None = None
         self._busy_at = clock()
-        self._shown_admits = 0b1111
+        self._shown_admits = ADMITS_ALL
         self._probe_port = config.probe_port
 
     def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:

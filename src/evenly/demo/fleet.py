@@ -38,8 +38,8 @@ __all__ = ["Fleet", "Programs"]
 
 _log = logging.getLogger(__name__)
 
-HISTORY: Final = 240
-"""How many frames are kept: two minutes."""
+# Two minutes, for whoever does not read them.
+_KEPT_FRAMES: Final = 240
 
 _EVENTS: Final = 1000
 # Children take a core for half a second each to start; more at a time only take longer.
@@ -73,8 +73,6 @@ class Fleet:
     ) -> None:
         self.plan = plan
         self.host = host
-        self.history: deque[Frame] = deque(maxlen=HISTORY)
-        """The last frames, the newest last."""
         self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         """What was done and what happened: `t`, `text`, `kind`."""
         self._clock = clock
@@ -87,6 +85,7 @@ class Fleet:
         self._backends: dict[str, Member] = {}
         self._clients: dict[str, Member] = {}
         self._targets = Targets(self.targets, self._gauges, host=host, port=metrics_port)
+        self._latest: Frame = {}
         self._new_events: list[dict[str, Any]] = []
         self._subscribers: list[asyncio.Queue[Frame | None]] = []
         self._framing: asyncio.Task[None] | None = None
@@ -290,7 +289,7 @@ class Fleet:
         }
 
     def frames(self) -> AsyncGenerator[Frame, None]:
-        """Yield each frame as it is made, from now on; `history` has those before."""
+        """Yield each frame as it is made, from now on."""
         return self.subscribe()
 
     async def subscribe(self) -> AsyncGenerator[Frame, None]:
@@ -335,9 +334,9 @@ class Fleet:
         )
 
     def _publish(self, frame: Frame) -> None:
-        self.history.append(frame)
+        self._latest = frame
         for queue in self._subscribers:
-            if queue.qsize() >= HISTORY:
+            if queue.qsize() >= _KEPT_FRAMES:
                 queue.get_nowait()
             queue.put_nowait(frame)
 
@@ -355,7 +354,7 @@ class Fleet:
 
     def _gauges(self) -> dict[str, float]:
         settings = self.settings
-        frame = self.history[-1] if self.history else {}
+        frame = self._latest
         return {name: float(frame[name]) for name in GAUGES if name in frame} | {
             "capacity": self.plan.capacity,
             "load": settings.load,

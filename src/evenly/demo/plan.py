@@ -8,6 +8,7 @@ from typing import Final, Literal, final
 
 from evenly.core import check
 from evenly.core.criticality import Criticality
+from evenly.demo.bounds import MOST_EACH
 from evenly.errors import ConfigError
 
 __all__ = ["CUSTOMERS", "MIX", "USUAL_LOAD", "WILD", "WILD_LOAD", "BackendPlan", "Plan"]
@@ -80,8 +81,8 @@ class Plan:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        check.count("backends", len(self.backends), 1, 64)
-        check.count("clients", self.clients, 1, 64)
+        check.count("backends", len(self.backends), 1, MOST_EACH)
+        check.count("clients", self.clients, 1, MOST_EACH)
         check.count("subset_size", self.subset_size, 1, 1000)
         check.number("work_seconds", self.work_seconds, 0.001, 10.0)
         check.number("timeout_seconds", self.timeout_seconds, 0.01, 60.0)
@@ -98,8 +99,8 @@ class Plan:
         is_real_cpu: bool = False,
     ) -> Plan:
         """Return the usual plan with so many processes, whatever their number."""
-        check.count("backends", backends, 1, 64)
-        check.count("clients", clients, 1, 64)
+        check.count("backends", backends, 1, MOST_EACH)
+        check.count("clients", clients, 1, MOST_EACH)
         chosen = tuple(
             BackendPlan(
                 name=f"b{number + 1}",

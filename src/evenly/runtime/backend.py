@@ -90,6 +90,7 @@ class BackendRuntimeSnapshot:
     waiting: int
     """Requests admitted and not begun."""
     lag_seconds: float
+    """0 also where nobody asks for `runnable` of the system."""
     mean_cost_seconds: float
     probe: ResponderSnapshot
 

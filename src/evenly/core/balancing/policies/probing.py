@@ -36,7 +36,7 @@ from evenly.core.balancing.policies.weighted_least_loaded import WeightedLeastLo
 from evenly.core.balancing.roster import Roster
 from evenly.core.balancing.view_heap import ViewHeap
 from evenly.core.balancing.weights import WeightConfig, Weights, scale_to_mean
-from evenly.core.report import LoadReport
+from evenly.core.report import ADMITS_ALL, LoadReport
 from evenly.core.window import TokenBucket
 
 __all__ = ["Probing", "ProbingConfig"]
@@ -56,7 +56,6 @@ _LEAST_QPS_RATIO = 0.25
 # A backend that refuses is not idle, whatever its trim says.  When all are full, utilization is the
 # same and unwinds nothing, and the weight needs no trim: it is what they serve.
 _REFUSING_KEEP_RATIO = 0.5
-_ADMITS_ALL = 0b1111
 
 
 @final
@@ -338,7 +337,7 @@ class Probing(Policy):
             view.trim = 0.0 if says_nothing else config.trim_keep_ratio * view.trim
         for view, used in known:
             trim = view.trim + config.trim_gain * math.log(mean / used)
-            if trim > 0.0 and view.report is not None and view.report.admits != _ADMITS_ALL:
+            if trim > 0.0 and view.report is not None and view.report.admits != ADMITS_ALL:
                 trim *= _REFUSING_KEEP_RATIO
             view.trim = min(config.trim_limit, max(-config.trim_limit, trim))
         for view in views:
