@@ -72,18 +72,28 @@ def test_customers() -> None:
     }
 
 
-def test_latencies_of_all_clients_in_this_frame_only() -> None:
+def test_latencies_of_all_clients_in_the_last_eight_frames() -> None:
     watched = Watched()
     watched.saw("c1", latency={"10": 100})
     watched.frame()
     watched.saw("c1", latency={"10": 100, "30": 2})
     watched.saw("c2", latency={"40": 2})
 
+    # The hundred are of the first frame, and count as long as that is one of the last eight.
+    for _ in range(7):
+        assert watched.frame()["latency_ms"]["p50"] == pytest.approx(1.1 ** (9 + 52 / 100), abs=0.1)
     # 4 requests: two up to 1.1^30 = 17.4 ms, two up to 1.1^40 = 45.3 ms.
     found = watched.frame()["latency_ms"]
     assert found["p50"] == round(1.1**30, 1)
     assert found["p95"] == round(1.1 ** (39 + 1.8 / 2), 1)
     assert found["p99"] == round(1.1 ** (39 + 1.96 / 2), 1)
+    assert watched.frame()["latency_ms"] is None
+
+
+def test_what_is_offered_includes_a_customer_that_runs_wild() -> None:
+    frame = Watched().frame(settings={**SETTINGS, "is_wild": True})
+
+    assert frame["offered"] == (0.5 + 2.0) * 40.0
 
 
 def test_a_client_that_starts_again_loses_nothing_and_goes_on() -> None:

@@ -104,7 +104,7 @@ class Frames:
         self._backends = {backend.name: _Seen() for backend in plan.backends}
         self._clients = {name: _Seen() for name in plan_clients(plan)}
         self._before = Totals()
-        self._recent: deque[Totals] = deque(maxlen=_LATENCY_FRAMES)
+        self._recent = deque([Totals()], maxlen=_LATENCY_FRAMES)
         self._cpu_seconds = cpu_seconds
 
     def saw(self, name: str, pid: int, line: Line, now: float) -> None:
@@ -155,7 +155,7 @@ class Frames:
 
     def _earlier(self, totals: Totals) -> Totals:
         """Return what had been counted some frames ago: one has too few answers for a p99."""
-        earlier = self._recent[0] if self._recent else Totals()
+        earlier = self._recent[0]
         self._recent.append(totals)
         return earlier
 
