@@ -23,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, Token, copy_context
 from functools import cache, partial, wraps
 from types import TracebackType
-from typing import Any, ParamSpec, Protocol, TypeVar, final, overload
+from typing import Any, Final, ParamSpec, Protocol, TypeVar, final, overload
 
 from evenly.core import check, claim
 from evenly.core.clock import Clock
@@ -35,6 +35,7 @@ __all__ = [
     "ContextThreadPoolExecutor",
     "Meter",
     "RequestContext",
+    "Scope",
     "Serving",
     "carry_context",
     "charge",
@@ -42,8 +43,10 @@ __all__ = [
     "current_request",
     "current_serving",
     "degradable",
+    "enter",
     "is_refusal",
     "job_criticality",
+    "leave",
     "mark_degraded",
     "outgoing_request",
     "request_context",
@@ -73,8 +76,22 @@ class Meter(Protocol):
         """Add what was consumed elsewhere."""
 
 
+class Scope(Protocol):
+    """Be one request while it is being served; child tasks and threads share it."""
+
+    request: Request
+    was_degraded: bool
+    """Whether the answer is a degraded one, which the response has to say."""
+
+    @property
+    def should_degrade(self) -> Callable[[], bool]:
+        """What to ask whether a cheaper answer is wanted; anew each time."""
+
+
 # One variable: to set one costs as much as everything else that a scope does.
-_here: ContextVar[Serving | _Inside | None] = ContextVar("evenly_here", default=None)
+_here: ContextVar[Scope | _Inside | None] = ContextVar("evenly_here", default=None)
+enter: Final[Callable[[Scope | None], Token[Scope | _Inside | None]]] = _here.set
+"""Serve a request from here on, or none any more; for transports."""
 current_meter: ContextVar[Meter | None] = ContextVar("evenly_meter", default=None)
 """What meters the request being served, if anything does."""
 
@@ -122,7 +139,12 @@ def outgoing_request(
     )
 
 
-def current_serving() -> Serving | None:
+def leave(token: Token[Scope | _Inside | None]) -> None:
+    """Serve what was served before the `enter` that returned this."""
+    restore(_here, token)
+
+
+def current_serving() -> Scope | None:
     """Return the scope of the request being served here, or `None` outside of one."""
     here = _here.get()
     return here.serving if isinstance(here, _Inside) else here
@@ -177,7 +199,7 @@ class RequestContext:
 
     def __init__(self, resolve: Callable[[], Request]) -> None:
         self._resolve = resolve
-        self._token: Token[Serving | _Inside | None] | None = None
+        self._token: Token[Scope | _Inside | None] | None = None
 
     def __enter__(self) -> Request:
         if self._token is not None:
@@ -198,13 +220,14 @@ class _Inside:
 
     __slots__ = ("request", "serving")
 
-    def __init__(self, request: Request, serving: Serving | None) -> None:
+    def __init__(self, request: Request, serving: Scope | None) -> None:
         self.request = request
         self.serving = serving
 
 
+@final
 class Serving:
-    """Be the scope of one request that is being served; child tasks and threads share it."""
+    """Be the scope of one request, and nothing else."""
 
     __slots__ = ("_token", "request", "should_degrade", "was_degraded")
 
@@ -212,16 +235,11 @@ class Serving:
         self.request = request
         self.should_degrade = should_degrade
         self.was_degraded = False
-        """Whether the answer is a degraded one, which the response has to say."""
-        self._token: Token[Serving | _Inside | None] | None = None
+        self._token: Token[Scope | _Inside | None] | None = None
 
     def __enter__(self) -> Serving:
-        self._token = _here.set(self)
+        self._token = enter(self)
         return self
-
-    def enter_for_good(self) -> None:
-        """Serve the request in the rest of this context, which ends with it."""
-        _here.set(self)
 
     def __exit__(
         self,
@@ -231,7 +249,7 @@ class Serving:
     ) -> None:
         token, self._token = self._token, None
         if token is not None:
-            restore(_here, token)
+            leave(token)
 
 
 def serving(request: Request, *, should_degrade: Callable[[], bool] | None = None) -> Serving:

@@ -146,6 +146,62 @@ def test_finishing_twice_is_a_mistake_and_counts_once() -> None:
     assert task.report().eps == 0.0
 
 
+@pytest.mark.parametrize("every", [1, 3, 50])
+def test_what_ends_is_averaged_alike_one_by_one_and_together(every: int) -> None:
+    """Where nobody watches each request, those of 10 ms are averaged together."""
+    clock = ManualClock()
+    together = new_task(clock=clock)
+    alone = new_task(clock=clock, observer=Seen())
+    for number in range(1, 151):
+        mine = [admitted(task) for task in (together, alone)]
+        clock.advance(0.02 if number % every == 0 else 0.0)
+        outcome = Outcome.ERROR if number % 25 == 0 else Outcome.OK
+        for admission in mine:
+            admission.finish(outcome, 0.001)
+        if number % every == 0:
+            for task in (together, alone):
+                task.record_process(number * 0.003)
+            one, other = together.report(), alone.report()
+            # Those that took no time are averaged with the one that did, in their order or not.
+            assert one.latency_seconds == pytest.approx(
+                other.latency_seconds, rel=1e-9 if every == 1 else 1.0, abs=0.02
+            )
+            assert one.qps == pytest.approx(other.qps, rel=0.05)
+            assert (one.eps, one.active) == (other.eps, other.active)
+
+    assert together.finished == alone.finished == 150
+    assert together.active == alone.active == 0
+
+
+@pytest.mark.parametrize("wrong", [math.nan, -1.0, math.inf, "1", None])
+def test_a_cost_that_is_none_spoils_no_average(wrong: object) -> None:
+    task = new_task()
+    for cpu_seconds in (0.01, wrong, 0.01):
+        admitted(task).finish(Outcome.OK, cpu_seconds)  # type: ignore[arg-type]
+
+    assert task.finished == 3
+    assert math.isfinite(task.report().latency_seconds)
+    task.record_signal("runnable", 3.0)
+    assert task.report().runnable == 3.0
+
+
+def test_a_transport_may_know_more_of_a_request() -> None:
+    class Own(Admission):
+        __slots__ = ("told",)
+        told: str
+
+    task = new_task()
+    own = task.admit(Request(), 1, Own)
+
+    assert type(own) is Own
+    own.told = "more"
+    assert "Own" in repr(own)
+    own.finish(Outcome.OK)
+    assert (task.active, task.finished) == (0, 1)
+    with pytest.raises(UsageError, match="finished already"):
+        own.finish(Outcome.OK)
+
+
 def test_an_admission_says_what_it_is() -> None:
     clock = ManualClock()
     request = Request(criticality=SHEDDABLE, customer="indexer")
@@ -984,12 +1040,10 @@ def test_degrading_begins_at_the_foot_of_the_lowest_ramp() -> None:
     task = new_task(clock=clock)
     task.record_signal("runnable", 1.49)
     assert not task.should_degrade()
-    assert not admitted(task).should_degrade
 
     clock.advance(10.0)
     task.record_signal("runnable", 1.5)
     assert task.should_degrade()
-    assert admitted(task).should_degrade
     assert task.snapshot().utilization.should_degrade
 
 

@@ -140,6 +140,26 @@ def test_the_first_of_several_counts(incoming: Incoming) -> None:
     assert deadline_at < before + 8.0
 
 
+def test_of_repeated_headers_the_first_counts_and_baggage_goes_on(incoming: Incoming) -> None:
+    first, _, _ = incoming.read(scope_of(PLUS, (b"evenly-criticality", b"SHEDDABLE")))
+    baggage = ((b"baggage", b"a=b"), (b"baggage", b"evenly-criticality=SHEDDABLE"))
+    second, _, _ = incoming.read(scope_of(*baggage))
+    hidden, _, _ = incoming.read(scope_of(*[baggage[0]] * 20, baggage[1]))
+
+    assert first.criticality is Criticality.CRITICAL_PLUS
+    assert second.criticality is Criticality.SHEDDABLE
+    assert hidden.criticality is Criticality.CRITICAL  # Nobody reads that far.
+
+
+def test_headers_may_be_anything_to_go_through(incoming: Incoming) -> None:
+    scope = scope_of()
+    scope["headers"] = iter([[b"evenly-criticality", b"SHEDDABLE"]])
+
+    assert incoming.read(scope)[0].criticality is Criticality.SHEDDABLE
+    scope["headers"] = None
+    assert incoming.read(scope)[0].criticality is Criticality.CRITICAL
+
+
 def test_what_is_remembered_is_bounded_and_no_deadline_is_remembered(incoming: Incoming) -> None:
     for number in range(5000):
         incoming.read(scope_of((b"evenly-customer", b"customer %d" % number)))

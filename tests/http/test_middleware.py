@@ -304,3 +304,22 @@ def http_scope(**other: Any) -> dict[str, Any]:
 
 async def receive_nothing(*_: Any) -> Any:
     raise AssertionError
+
+
+async def test_an_application_that_has_returned_sends_nowhere_and_hears_that_all_is_over() -> None:
+    kept: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await hello(scope, receive, send)
+        if scope["type"] == "http":
+            kept.extend((receive, send))
+
+    async with backend(app) as made:
+        answer = await made.get()
+        assert (answer.status, answer.body) == (200, b"hello")
+        assert await made.outcome() is Outcome.OK
+
+        receive, send = kept
+        assert await receive() == {"type": "http.disconnect"}
+        await send({"type": "http.response.body", "body": b"more"})
+        assert (await made.get()).body == b"hello"

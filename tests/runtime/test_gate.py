@@ -38,9 +38,10 @@ class World:
     begun: list[int] = field(default_factory=list)
     turn: int = 0
     worked: dict[int, float] = field(default_factory=dict)  # seconds per turn of the loop
+    idle_seconds: float = IDLE
 
     def __post_init__(self) -> None:
-        self.gate = StartGate(slice_seconds=SLICE, idle_seconds=IDLE, clock=self.clock)
+        self.gate = StartGate(slice_seconds=SLICE, idle_seconds=self.idle_seconds, clock=self.clock)
 
     async def request(self, number: int, cost: float) -> None:
         self.arrived.append(number)
@@ -263,6 +264,67 @@ async def test_a_slow_machine_is_idle_too() -> None:
     assert world.clock.now - before < 3 * 0.02 + 0.01
 
 
+async def test_where_a_turn_is_a_look_those_that_do_not_fill_a_slice_never_wait() -> None:
+    world = World(idle_seconds=0.0)
+    await trained(world, 0.0004)
+    waited = 0
+    for _ in range(50):  # 20 · 0.0004 s are 0.8 slices a turn, and 40 slices in all.
+        waited += [world.gate.try_enter() for _ in range(20)].count(False)
+        await asyncio.sleep(0)
+
+    assert waited == 0
+    # With a look of its own between, one slice is all that fits without waiting.
+    stern = World()
+    await trained(stern, 0.0004)
+    assert [stern.gate.try_enter() for _ in range(20)].count(False) == 0
+    await asyncio.sleep(0)
+    assert [stern.gate.try_enter() for _ in range(20)].count(False) > 0
+
+
+async def test_where_a_turn_is_a_look_it_begins_a_slice_at_most() -> None:
+    world = World(idle_seconds=0.0)
+    await trained(world, 0.002)
+    tasks = [asyncio.create_task(world.request(i, 0.002)) for i in range(100)]
+
+    await settled(world, tasks)
+
+    assert world.begun == list(range(100))
+    assert max(world.worked.values()) <= SLICE + 0.002 + 1e-9
+
+
+async def test_where_a_turn_is_a_look_the_next_begins_without_an_idle_one() -> None:
+    world = World(idle_seconds=0.0)
+    await trained(world, 0.02)
+    tasks = [asyncio.create_task(world.request(i, 0.02)) for i in range(10)]
+
+    await settled(world, tasks)
+
+    assert list(world.worked.values()) == pytest.approx([0.02] * 10)
+    turns = list(world.worked)
+    assert all(1 <= b - a <= 4 for a, b in pairwise(turns))
+
+
+def test_a_loop_that_was_closed_holds_nobody_up_on_the_next() -> None:
+    world = World(idle_seconds=0.0)
+
+    async def begin() -> list[bool]:
+        # Closed before it turns: nobody hears of that.
+        return [world.gate.try_enter() for _ in range(2)]
+
+    async def begin_again() -> None:
+        await asyncio.wait_for(world.request(1, 0.001), 5.0)
+        await settled(world, [asyncio.create_task(world.request(2, 0.001))])
+
+    loop = asyncio.new_event_loop()
+    try:
+        assert loop.run_until_complete(begin()) == [True, False]
+    finally:
+        loop.close()
+    asyncio.run(begin_again())
+
+    assert world.begun == [1, 2]
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, 2.0])
 def test_a_slice_out_of_bounds_is_refused(value: float) -> None:
     with pytest.raises(ConfigError, match="slice_seconds"):
@@ -274,12 +336,13 @@ def test_a_slice_out_of_bounds_is_refused(value: float) -> None:
     costs=st.lists(st.sampled_from([0.0, 0.0001, 0.001, 0.004, 0.02, 0.15]), max_size=40),
     seed=st.integers(min_value=0, max_value=2**32),
     cancelled_ratio=st.sampled_from([0.0, 0.3, 0.9]),
+    idle_seconds=st.sampled_from([0.0, IDLE]),
 )
 def test_everyone_begins_once_in_the_order_of_arrival_and_nothing_is_left_behind(
-    costs: list[float], seed: int, cancelled_ratio: float
+    costs: list[float], seed: int, cancelled_ratio: float, idle_seconds: float
 ) -> None:
     luck = random.Random(seed)
-    world = World()
+    world = World(idle_seconds=idle_seconds)
 
     async def run() -> set[int]:
         tasks: list[asyncio.Task[None]] = []
@@ -314,5 +377,7 @@ async def test_when_nobody_waits_any_more_the_next_begins_at_once() -> None:
     await world.gate.enter()
 
     assert world.gate.waiting == 0
+    assert not world.gate.try_enter()  # Another may have been let through with it, and not run.
+    await asyncio.sleep(0)
     world.clock.now += 60.0
     assert world.gate.try_enter()

@@ -12,13 +12,13 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import final
+from typing import TypeVar, final, overload
 
 from evenly.core import check
 from evenly.core.clock import Clock
 from evenly.core.criticality import Criticality
 from evenly.core.observer import NO_OBSERVER, Observer
-from evenly.core.overload.cost import CostConfig, CostKeeper
+from evenly.core.overload.cost import COST_MOST_SECONDS, CostConfig, CostKeeper
 from evenly.core.overload.quota import CustomerSnapshot, QuotaConfig, Quotas, Reservation
 from evenly.core.overload.retry import AttemptHistogram, AttemptHistogramConfig
 from evenly.core.overload.utilization import Utilization, UtilizationConfig, UtilizationSnapshot
@@ -29,6 +29,9 @@ from evenly.errors import UsageError
 
 __all__ = ["Admission", "BackendTask", "BackendTaskConfig", "BackendTaskSnapshot"]
 
+Kind = TypeVar("Kind", bound="Admission")
+
+_OK = Outcome.OK
 _EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
 _OVERLOADED = Rejection(Reason.OVERLOADED, retryable=True)
 _DONT_RETRY = Rejection(Reason.DONT_RETRY, retryable=False)
@@ -99,31 +102,23 @@ class BackendTaskSnapshot:
     """How many recent arrivals were a first attempt, a second, and so on."""
 
 
-@final
 class Admission:
-    """Be one admitted request, from `admit` to `finish`."""
+    """Be one admitted request, from `admit` to `finish`; a transport may know more of it."""
 
-    __slots__ = ("_task", "admitted_at", "is_finished", "request", "reservation", "should_degrade")
+    __slots__ = ("_task", "admitted_at", "is_finished", "request", "reservation")
 
     def __init__(
-        self,
-        task: BackendTask,
-        request: Request,
-        reservation: Reservation | None,
-        should_degrade: bool,  # By position: one is made per request.
-        now: float,
+        self, task: BackendTask, request: Request, reservation: Reservation | None, now: float
     ) -> None:
         self._task = task
         self.request = request
         self.reservation = reservation
-        self.should_degrade = should_degrade
-        """Whether a cheaper answer is wanted."""
         self.admitted_at = now
         self.is_finished = False
 
     def __repr__(self) -> str:
         return (
-            f"<Admission {self.request.criticality.name} {self.request.customer!r}"
+            f"<{type(self).__name__} {self.request.criticality.name} {self.request.customer!r}"
             f" {'finished' if self.is_finished else 'active'}>"
         )
 
@@ -161,13 +156,16 @@ class BackendTask:
         self._attempts = AttemptHistogram(config.attempts)
         self._served = DecayingCount(config.rate_seconds)
         self._failed = DecayingCount(config.rate_seconds)
-        # Arrivals since they were last counted, and when the last of them was.
-        self._arrived = 0
+        # Whether nobody asks what each single request has cost.
+        self._is_plain = config.quota is None and observer is NO_OBSERVER
+        # Requests finished and admitted when they were last counted, and the last arrival.
+        self._finished = self._arrived = 0
         self._arrived_at = self._count_at = -math.inf
+        # Since then: requests that ended well, with the sums of what is averaged.
+        self._ended = self._ended_active = 0
+        self._ended_seconds = self._ended_cpu_seconds = 0.0
         self.active = 0
         """Requests admitted and not finished."""
-        self.finished = 0
-        """Requests finished since the start."""
         self._runnable = 0.0
         self._runnable_at = -math.inf
         # The part of the cores that is busy: the utilization where nobody reads the CPU clock,
@@ -183,40 +181,47 @@ class BackendTask:
         self._shown_admits = ADMITS_ALL
         self._probe_port = config.probe_port
 
-    def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:
-        """Take a request or refuse it, before its body is read.
+    @property
+    def finished(self) -> int:
+        """Requests finished since the start."""
+        return self._finished + self._ended
+
+    @overload
+    def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection: ...
+    @overload
+    def admit(self, request: Request, attempt: int, kind: type[Kind]) -> Kind | Rejection: ...
+    def admit(
+        self, request: Request, attempt: int = 1, kind: type[Admission] = Admission
+    ) -> Admission | Rejection:
+        """Take a request or refuse it, before its body is read; `kind` is made of it.
 
         Nothing that a caller may claim raises here, by way of `evenly.core.claim.believe`.  A lame
         duck still serves: whoever sends to it has not heard yet, or has nobody else.
         """
         now = self._clock()
-        self._busy_at = now
         if attempt != 1 or not self._attempts.is_peaceful:
             self._attempts.record(attempt)
         if request.deadline_at is not None and not request.deadline_at > now:
-            return self._reject(request, _EXPIRED)
+            return self._reject(request, _EXPIRED, now)
         reservation: Reservation | None = None
         if self._quotas is not None:
             reservation = self._quotas.admit(request.customer, request.criticality, now)
             if reservation is None:
-                return self._reject(request, _out_of_quota(self._quotas, request, now))
-        should_degrade = False
+                return self._reject(request, _out_of_quota(self._quotas, request, now), now)
         if not self._utilization.is_calm:
             refused = self._utilization.rejection_probability(request.criticality, now)
             if refused > 0.0 and self._rng.random() < refused:
                 if reservation is not None:
                     reservation.cancel(now)
                 widespread = self._attempts.retries_are_widespread
-                return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED)
-            should_degrade = self._utilization.should_degrade(now)
-        self.active += 1
+                return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED, now)
         if now >= self._count_at:
-            self._count_arrivals(now)
-        self._arrived += 1
+            self._count(now)
+        self.active += 1
         self._arrived_at = now
-        if self._observer is not NO_OBSERVER:
+        if not self._is_plain:
             self._observer.request_admitted(request)
-        return Admission(self, request, reservation, should_degrade, now)
+        return kind(self, request, reservation, now)
 
     def pass_on(self, admission: Admission, cpu_seconds: float = 0.0) -> Rejection:
         """End a request whose handler let a rejection from below out; return what to answer.
@@ -225,7 +230,7 @@ class BackendTask:
         layer immediately above the layer that is rejecting them" (book), or retries multiply.
         """
         self.finish(admission, Outcome.DONT_RETRY, cpu_seconds)
-        return self._reject(admission.request, _DONT_RETRY)
+        return self._reject(admission.request, _DONT_RETRY, self._busy_at)
 
     def record_signal(self, name: str, value: float) -> None:
         """Learn a signal's value; `runnable` is a count of requests, for all cores together.
@@ -235,6 +240,8 @@ class BackendTask:
         now = self._clock()
         is_harmless = False
         if name == _RUNNABLE:
+            if self._ended:
+                self._average_ended()
             value = self._take_runnable(value, now)
             # Forty requests of a millisecond each are no overload; forty of a second are.
             wait_seconds = self._runnable * self._mean_cpu_seconds / self._config.cores
@@ -245,13 +252,15 @@ class BackendTask:
 
     def record_process(self, cpu_seconds_total: float) -> None:
         """Learn the process's CPU clock, so that what no handler used is spread over requests."""
+        if self._ended:
+            self._average_ended()
         self._cost.record_process(cpu_seconds_total, self._clock())
 
     def report(self) -> LoadReport:
         """Return what to say in a response or in a probe's answer."""
         now = self._clock()
         seconds = self._config.rate_seconds
-        self._count_arrivals(now)
+        self._count(now)
         admits = self._utilization.admits(now)
         self._show_admits(admits)
         is_known = now - self._runnable_at <= _RUNNABLE_SECONDS
@@ -362,12 +371,34 @@ class BackendTask:
         self._busy.record(now, min(1.0, runnable / cores))
         return max(0.0, runnable * self._weight() - self._config.runnable_slack) / cores
 
-    def _count_arrivals(self, now: float) -> None:
-        """Count what has arrived: together, because one by one costs an exponential each."""
-        if self._arrived:
-            self._served.add(self._arrived_at, float(self._arrived))
-            self._arrived = 0
+    def _count(self, now: float) -> None:
+        """Count what has arrived and ended: together, as one by one costs an exponential each."""
+        arrived = self.active + self._finished + self._ended
+        if arrived > self._arrived:
+            self._served.add(self._arrived_at, float(arrived - self._arrived))
+            self._arrived = arrived
+        if self._ended:
+            self._average_ended()
         self._count_at = now + _COUNT_SECONDS
+
+    def _average_ended(self) -> None:
+        count, self._ended = self._ended, 0
+        self._finished += count
+        cost = self._cost.settle(self._ended_cpu_seconds, count)
+        self._average(count, self._ended_seconds, self._ended_active, cost)
+        self._ended_active = 0
+        self._ended_seconds = self._ended_cpu_seconds = 0.0
+
+    def _average(self, count: int, seconds: float, active: int, cost: float) -> None:
+        """Take `count` requests into the averages, of which these are the sums."""
+        # The first ones are taken whole.
+        gain = 1.0 - (1.0 - _LATENCY_GAIN) ** count if self._latency_seconds else 1.0
+        self._latency_seconds += gain * (seconds / count - self._latency_seconds)
+        self._usual_active += gain * (active / count - self._usual_active)
+        # By this machine's clock, not normalised.  Where nobody meters the CPU, a request may need
+        # it all the time that it takes.
+        used_seconds = (cost / self._config.cost.compute_units or seconds) / count
+        self._mean_cpu_seconds += gain * (used_seconds - self._mean_cpu_seconds)
 
     def _reported_utilization(self, now: float) -> float:
         cpu = self._utilization.value(now)
@@ -376,7 +407,8 @@ class BackendTask:
         is_known = now - self._runnable_at <= _RUNNABLE_SECONDS
         return self._busy.value(now) if is_known else 0.0
 
-    def _reject(self, request: Request, rejection: Rejection) -> Rejection:
+    def _reject(self, request: Request, rejection: Rejection, now: float) -> Rejection:
+        self._busy_at = now
         self._observer.request_rejected(request, rejection.reason)
         return rejection
 
@@ -387,28 +419,40 @@ class BackendTask:
                 f"finish({outcome.name}): this request has finished already: {admission!r}"
             )
         admission.is_finished = True
-        now = self._clock()
-        self.active -= 1
-        self.finished += 1
-        self._busy_at = now
-        seconds = max(0.0, now - admission.admitted_at)  # A clock may step back.
+        self._busy_at = now = self._clock()
+        active = self.active
+        self.active = active - 1
+        seconds = now - admission.admitted_at
+        if seconds < 0.0:  # A clock may step back.
+            seconds = 0.0
+        if (
+            outcome is _OK
+            and self._is_plain
+            and type(cpu_seconds) is float
+            and 0.0 <= cpu_seconds <= COST_MOST_SECONDS
+        ):
+            self._ended += 1
+            self._ended_seconds += seconds
+            self._ended_active += active
+            self._ended_cpu_seconds += cpu_seconds
+        else:
+            self._finish_alone(admission, outcome, cpu_seconds, seconds)
+
+    def _finish_alone(
+        self, admission: Admission, outcome: Outcome, cpu_seconds: float, seconds: float
+    ) -> None:
+        if self._ended:
+            self._average_ended()  # in their order
+        self._finished += 1
         cost = self._cost.settle(cpu_seconds)
         if admission.reservation is not None:
             is_typical = outcome is not Outcome.CANCELLED
-            admission.reservation.finish(cost, now, is_typical=is_typical)
+            admission.reservation.finish(cost, self._busy_at, is_typical=is_typical)
         if outcome is Outcome.ERROR:
-            self._failed.add(now)
-        elif outcome is Outcome.OK:
-            # The first is taken whole.
-            gain = _LATENCY_GAIN if self._latency_seconds else 1.0
-            self._latency_seconds += gain * (seconds - self._latency_seconds)
-            self._usual_active += gain * (self.active + 1.0 - self._usual_active)
-            # By this machine's clock, not normalised.  Where nobody meters the CPU, a request may
-            # need it all the time that it takes.
-            used_seconds = cost / self._config.cost.compute_units or seconds
-            self._mean_cpu_seconds += gain * (used_seconds - self._mean_cpu_seconds)
-        if self._observer is not NO_OBSERVER:
-            self._observer.request_finished(admission.request, outcome, cost, seconds)
+            self._failed.add(self._busy_at)
+        elif outcome is _OK:
+            self._average(1, seconds, self.active + 1, cost)
+        self._observer.request_finished(admission.request, outcome, cost, seconds)
 
     def _drained_at(self) -> float:
         since = self._leaving_since

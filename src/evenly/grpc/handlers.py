@@ -21,8 +21,7 @@ from typing import Any, Final, NoReturn, final
 
 import grpc
 
-from evenly.context import Serving
-from evenly.core.backend_task import Admission
+from evenly.context import Serving, enter
 from evenly.core.request import Outcome, Rejection, Request
 from evenly.grpc.answer import Trailers, outcome_of_status, refusal
 from evenly.grpc.incoming import Incoming
@@ -175,13 +174,13 @@ class _MethodHandler(grpc.RpcMethodHandler):
         runtime = self._runtime
         request, attempt, to_evenly = self._read(inner)
         admission = runtime.admit(request, attempt)
-        if type(admission) is not Admission:
+        if type(admission) is Rejection:
             await self._wrapper.refuse(inner, admission, request, to_evenly=to_evenly)
         scope = Serving(request, self._should_degrade)
         call = ServicerContext(inner, self._wrapper.trailers, admission, scope, to_evenly)
         if not runtime.gate.try_enter():
             await self._wrapper.wait_for_turn(call)
-        scope.enter_for_good()
+        enter(scope)
         metering = self._metering
         meter = metering.next()
         try:

@@ -64,6 +64,7 @@ class Answers:
         """Return the load report, in the words that this client understands."""
         self.news_for: Callable[[Hashable], tuple[Header, ...]] = loads.news_for
         """Return the load report for a client of ours, unless this connection was told it."""
+        self.should_degrade = runtime.should_degrade
         self.is_lame_duck = runtime.is_lame_duck
         self._refusals: dict[tuple[Reason, Criticality], _Refusal] = {}
         runtime.on_state(self._changed)

@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Coroutine
 from types import CoroutineType
 from typing import Any, Final, final
 
-from evenly.core.backend_task import Admission
+from evenly.context import enter, leave
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.request import Outcome, Reason, Rejection
 from evenly.http.answer import Answers
-from evenly.http.asgi import App, Receive, Scope, Send
+from evenly.http.asgi import App, Message, Receive, Scope, Send
 from evenly.http.endpoints import Endpoints
 from evenly.http.incoming import Incoming
 from evenly.http.lifespan import Lifespan
@@ -35,7 +35,6 @@ from evenly.signals.meter import CostMeter
 
 __all__ = ["Middleware", "backend_runtime"]
 
-_IDLE_SECONDS: Final = 1e-6
 _EXPIRED: Final = Rejection(Reason.EXPIRED, retryable=False)
 # In a scope: somebody further out does all this already.
 _SEEN: Final = "evenly"
@@ -46,7 +45,7 @@ def backend_runtime(
 ) -> BackendRuntime:
     """Return a runtime for HTTP, for whoever hands one to a `Middleware`."""
     # One turn of the loop reads all that has arrived: no thread feeds it that would need time.
-    return BackendRuntime(config, observer=observer, gate=StartGate(idle_seconds=_IDLE_SECONDS))
+    return BackendRuntime(config, observer=observer, gate=StartGate(idle_seconds=0.0))
 
 
 @final
@@ -101,7 +100,6 @@ class Middleware:
         self._metering = Metering(
             runtime.measured, runtime.charged, is_always_on=runtime.has_quotas
         )
-        self._should_degrade = runtime.should_degrade
         self._loop: asyncio.AbstractEventLoop | None = None  # where it was started
         self._has_own_task = False
         self._is_begun = False
@@ -152,13 +150,11 @@ class Middleware:
             return
         runtime = self.runtime
         request, attempt, to_evenly = self._read(scope)
-        admission = runtime.admit(request, attempt)
-        if type(admission) is not Admission:
-            await self._answers.refuse(admission, request, scope, send, to_evenly=to_evenly)
+        served = runtime.admit(request, attempt, Served)
+        if type(served) is not Served:
+            await self._answers.refuse(served, request, scope, send, to_evenly=to_evenly)
             return
-        served = Served(
-            self._answers, admission, self._should_degrade, scope, receive, send, to_evenly
-        )
+        served.begin(self._answers, scope, receive, send, to_evenly)
         if not runtime.gate.try_enter() and not await self._is_in_time(served):
             return
         scope[_SEEN] = True
@@ -168,10 +164,7 @@ class Middleware:
             meter = None
         else:
             meter = CostMeter()
-        if self._has_own_task:
-            served.enter_for_good()
-        else:
-            served.__enter__()
+        token = enter(served)
         try:
             send = served.send_watched if self._is_watching else served.send
             work = self.app(scope, served.receive, send)
@@ -183,11 +176,13 @@ class Middleware:
                 raise
             return
         finally:
+            served.receive_from = _nobody
+            served.send_to = _nowhere
             if not self._has_own_task:
-                served.__exit__(None, None, None)
+                leave(token)
         outcome = served.outcome() if served.ended is None else served.ended
         cpu_seconds = metering.mean_seconds if meter is None else metering.cpu_seconds(meter)
-        runtime.finish(admission, outcome, cpu_seconds)
+        runtime.finish(served, outcome, cpu_seconds)
 
     def _begin(self, scope: Scope) -> None:
         """Look at the first request: it tells about the server, and there may be no lifespan."""
@@ -220,28 +215,36 @@ class Middleware:
 
     async def _is_in_time(self, served: Served) -> bool:
         """Wait for the turn; return False for a request that was answered, its deadline past."""
-        admission = served.admission
-        request = admission.request
+        deadline_at = served.request.deadline_at
         try:
             await self.runtime.wait_for_turn()
         except BaseException:
-            self.runtime.finish(admission, gave_up(admission, request.deadline_at))
+            self.runtime.finish(served, gave_up(served, deadline_at))
             raise
-        if request.deadline_at is None or time.monotonic() < request.deadline_at:
+        if deadline_at is None or time.monotonic() < deadline_at:
             return True
-        self.runtime.finish(admission, Outcome.TIMEOUT)
+        self.runtime.finish(served, Outcome.TIMEOUT)
         await served.refuse(_EXPIRED)
         return False
 
     async def _is_answered(self, served: Served, error: BaseException, cpu_seconds: float) -> bool:
         """End a request whose application has raised; return whether the client has its answer."""
         if served.status == 0 and is_refusal(error):
-            await served.refuse(self.runtime.pass_on(served.admission, cpu_seconds), error)
+            await served.refuse(self.runtime.pass_on(served, cpu_seconds), error)
             return True
-        self.runtime.finish(served.admission, served.outcome(error), cpu_seconds)
+        self.runtime.finish(served, served.outcome(error), cpu_seconds)
         if served.held is not None:
             await served.release()
         return False
+
+
+async def _nobody() -> Message:
+    """Receive for an application that has returned."""
+    return {"type": "http.disconnect"}
+
+
+async def _nowhere(_: Message) -> None:
+    """Send for an application that has returned."""
 
 
 def _coroutine(work: Awaitable[None]) -> Coroutine[Any, Any, None]:

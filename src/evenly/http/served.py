@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final, final
 
-from evenly.context import Serving
 from evenly.core.backend_task import Admission
 from evenly.core.request import Outcome, Rejection
 from evenly.http.answer import Answers, outcome_of_status
@@ -28,54 +27,49 @@ _BODIES: Final = frozenset(
 
 
 @final
-class Served(Serving):
-    """Stand between an application and its server for one request, and be its scope."""
+class Served(Admission):
+    """Stand between an application and its server for one request, and be its scope.
+
+    One object is the request's admission too, because one is made per request.
+    """
 
     __slots__ = (
         "_answers",
         "_has_left",
-        "_receive",
         "_scope",
-        "_send",
         "_to_evenly",
-        "admission",
         "ended",
         "held",
+        "receive_from",
+        "send_to",
         "status",
+        "was_degraded",
     )
 
-    def __init__(  # noqa: PLR0917 -- by position, since one is made per request
-        self,
-        answers: Answers,
-        admission: Admission,
-        should_degrade: Callable[[], bool],
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        to_evenly: bool,
+    def begin(  # By position: once per request.
+        self, answers: Answers, scope: Scope, receive: Receive, send: Send, to_evenly: bool
     ) -> None:
-        # What `Serving.__init__` does, without one more call.
-        self.request = admission.request
-        self.should_degrade = should_degrade
-        self.was_degraded = False
-        self._token = None
-        self.admission = admission
+        """Stand between them from now on; call it first."""
+        self._answers = answers
+        self._scope = scope
+        self.receive_from = receive
+        self.send_to = send
+        self._to_evenly = to_evenly
+        self._has_left = self.was_degraded = False
         self.status = 0
         """With which status the response began; 0 before."""
         self.ended: Outcome | None = None
         """How the request has ended, once the response is complete."""
         self.held: list[Message] | None = None
         """A response that is not sent yet, if there is one; see `send`."""
-        self._answers = answers
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._to_evenly = to_evenly
-        self._has_left = False
+
+    def should_degrade(self) -> bool:
+        """Return whether a cheaper answer is wanted now."""
+        return self._answers.should_degrade()
 
     async def receive(self) -> Message:
         """Receive for the application, and notice that the client has left."""
-        message = await self._receive()
+        message = await self.receive_from()
         # After a response servers say the same: there is nothing more to receive.
         if message["type"] == "http.disconnect" and self.ended is None:
             self._has_left = True
@@ -105,7 +99,7 @@ class Served(Serving):
                 # Port 0 is what a proxy said, of whomever.
                 entries = answers.news_for(peer)
                 if not entries and not (self.was_degraded or answers.is_lame_duck):
-                    return self._send(message)
+                    return self.send_to(message)
             else:
                 entries = answers.load(self._to_evenly)
             headers = [*(message.get("headers") or ()), *entries]
@@ -128,7 +122,7 @@ class Served(Serving):
             deadline_at = self.request.deadline_at
             if deadline_at is not None and self.ended is _OK and time.monotonic() >= deadline_at:
                 self.ended = Outcome.TIMEOUT
-        return self._send(message)
+        return self.send_to(message)
 
     async def send_watched(self, message: Message) -> None:
         """Send where the server says that a client has left, by an `OSError` (ASGI 2.4)."""
@@ -149,9 +143,9 @@ class Served(Serving):
         """Answer instead of the application: it has not begun, or let the refusal `error` out."""
         await self._answers.refuse(
             rejection,
-            self.admission.request,
+            self.request,
             self._scope,
-            self._send,
+            self.send_to,
             to_evenly=self._to_evenly,
             error=error,
         )
@@ -161,7 +155,7 @@ class Served(Serving):
         if self.ended is not None:
             return self.ended  # Whatever was done after the response.
         if self._has_left or isinstance(error, asyncio.CancelledError | GeneratorExit):
-            return gave_up(self.admission, self.request.deadline_at)
+            return gave_up(self, self.request.deadline_at)
         return Outcome.ERROR  # The server answers 500, or cuts the response off.
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, final
+from typing import Literal, TypeVar, final, overload
 
 from evenly.context import job_criticality
 from evenly.core import check
@@ -36,6 +36,8 @@ from evenly.runtime.readings import Readings
 from evenly.signals.cpu import effective_cores
 
 __all__ = ["BackendConfig", "BackendRuntime", "BackendRuntimeSnapshot", "default_task"]
+
+Kind = TypeVar("Kind", bound=Admission)
 
 _LOGGER = logging.getLogger("evenly.runtime")
 _LEAST_WAIT_SECONDS = 0.001
@@ -171,11 +173,17 @@ class BackendRuntime:
 
     # Requests.
 
-    def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:
-        """Take a request or refuse it."""
+    @overload
+    def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection: ...
+    @overload
+    def admit(self, request: Request, attempt: int, kind: type[Kind]) -> Kind | Rejection: ...
+    def admit(
+        self, request: Request, attempt: int = 1, kind: type[Admission] = Admission
+    ) -> Admission | Rejection:
+        """Take a request or refuse it; `kind` is made of it."""
         with self.lock:
-            answer = self.task.admit(request, attempt)
-            if not self.readings.is_timing and type(answer) is Admission:
+            answer = self.task.admit(request, attempt, kind)
+            if not self.readings.is_timing and type(answer) is kind:
                 self.readings.begun()
             return answer
 

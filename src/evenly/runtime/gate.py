@@ -16,6 +16,10 @@ put down when it ends.  Looking for as long as the work took bounds the price: a
 time goes into reading and refusing.  Otherwise it is one idle wait a slice, 0.3 ms in 10, and a
 backend that is mostly idle does without: it has looked.
 
+Where one turn of the loop reads all that has arrived, as it does with plain sockets, each turn is a
+look (`idle_seconds=0`): a turn begins one slice of work at most, and requests of which a turn's do
+not fill one never wait.
+
 `waiting` is thereby an exact count of the requests admitted and not begun.
 """
 
@@ -47,6 +51,8 @@ _LEAST_LOOK_SECONDS = 0.001
 _MOST_WORK_SECONDS = 0.1
 # How fast the mean follows: about the last ten requests count.
 _GAIN = 0.1
+# From this part of a slice on, the next turn of the loop is waited for where a turn is a look.
+_NOTE_RATIO = 0.25
 
 
 @final
@@ -66,6 +72,7 @@ class StartGate:
         "_is_turning",
         "_looking_since",
         "_loop",
+        "_note_seconds",
         "_queue",
         "_slice_seconds",
         "_slice_since",
@@ -91,6 +98,8 @@ class StartGate:
         self._slice_seconds = slice_seconds
         # Long enough for the thread that feeds the loop to be heard of, on a CPU that both share.
         self._idle_seconds = idle_seconds
+        # How much work makes us ask for the next turn; `inf` when that was done, or is no look.
+        self._note_seconds = math.inf
         self._clock = clock
         self._queue: deque[asyncio.Future[None]] = deque()
         self._work_seconds = 0.0  # begun since the last look ...
@@ -100,6 +109,7 @@ class StartGate:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looking_since = self._idle_since = self._turned_at = 0.0
         self._fastest_turn_seconds = math.inf
+        self._begin_slice(self._slice_since)
 
     def try_enter(self) -> bool:
         """Begin a request at once, if nobody waits and the slice is not used up."""
@@ -111,6 +121,8 @@ class StartGate:
                 return False
             self._begin_slice(now)
         self._work_seconds += self._charge_seconds
+        if self._work_seconds >= self._note_seconds:
+            self._note()
         return True
 
     async def enter(self) -> None:
@@ -147,10 +159,19 @@ class StartGate:
             self.mean_seconds = cpu_seconds  # The first is taken whole.
         self._charge_seconds = self.mean_seconds
 
+    def _note(self) -> None:
+        """Ask to be told when the loop has turned."""
+        self._note_seconds = math.inf
+        self._soon(self._noted, asyncio.get_running_loop())
+
+    def _noted(self) -> None:
+        if self._note_seconds == math.inf:  # or a look came first
+            self._begin_slice(self._clock())
+
     def _look(self) -> None:
         """Turn the loop from now on, so that it reads what has arrived."""
         self._looking_since = self._idle_since = self._turned_at = self._clock()
-        self._soon(self._turn)
+        self._soon_turning(self._turn)
 
     def _turn(self) -> None:
         now = self._clock()
@@ -168,11 +189,13 @@ class StartGate:
             self._begin_slice(now)
             self._let_through()
         else:
-            self._soon(self._turn)
+            self._soon_turning(self._turn)
 
     def _begin_slice(self, now: float) -> None:
         self._work_seconds = 0.0
         self._slice_since = now
+        if self._idle_seconds == 0.0:
+            self._note_seconds = _NOTE_RATIO * self._slice_seconds
 
     def _let_through(self) -> None:
         """Let through as many as fill the slice; they run in the next turn, and then we go on."""
@@ -182,22 +205,26 @@ class StartGate:
             if not turn.done():  # or it was cancelled
                 turn.set_result(None)
                 self._work_seconds += self._charge_seconds
-        if queue:
-            self._soon(self._go_on)
-        else:
-            self._is_turning = False
+        self._soon_turning(self._go_on)  # Nobody may begin before those who have waited.
 
     def _go_on(self) -> None:
         while self._queue and self._queue[0].done():  # cancelled: no reason to look
             self._queue.popleft()
         if not self._queue:
             self._is_turning = False
-        elif self._work_seconds < self._slice_seconds:
+            return
+        if self._idle_seconds == 0.0:  # This turn was a look, and the next one begins work.
+            self._begin_slice(self._clock())
+        if self._work_seconds < self._slice_seconds:
             self._let_through()  # who came in the meantime
         else:
             self._look()
 
-    def _soon(self, callback: Callable[[], None]) -> None:
+    def _soon_turning(self, callback: Callable[[], None]) -> None:
         assert self._loop is not None  # noqa: S101  It is set while the gate is turning.
+        self._soon(callback, self._loop)
+
+    @staticmethod
+    def _soon(callback: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         # In an empty context: the one that is current may belong to a request.
-        self._loop.call_soon(callback, context=Context())
+        loop.call_soon(callback, context=Context())

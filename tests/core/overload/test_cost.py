@@ -180,3 +180,18 @@ def test_a_handler_whose_cpu_is_not_a_number_costs_its_overhead_and_is_counted(
     assert keeper.settle(cast(float, wrong)) == 0.0 + 1.0  # A meter that mypy has not seen.
     assert keeper.snapshot().ignored == 1
     assert keeper.settle(0.25) == 0.25  # and the next is settled as ever
+
+
+def test_requests_that_are_settled_together_cost_what_they_cost_one_by_one() -> None:
+    together, alone = begun(2.0), begun(2.0)
+    for keeper in (together, alone):
+        keeper.settle(1.0)
+        keeper.record_process(5.0, 1.0)  # An overhead of 4 seconds for the next one ...
+
+    assert together.settle(0.75, 3) == pytest.approx(sum(alone.settle(0.25) for _ in range(3)))
+    assert together.snapshot() == alone.snapshot()
+    for keeper in (together, alone):
+        keeper.record_process(11.75, 2.0)  # ... and then of 2 seconds for each of three.
+    assert together.snapshot() == alone.snapshot()
+    assert together.settle(0.5, 2) == pytest.approx(sum(alone.settle(0.25) for _ in range(2)))
+    assert together.snapshot() == alone.snapshot()

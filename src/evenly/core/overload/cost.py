@@ -20,14 +20,14 @@ back when it settles.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from evenly.core import check
 
-__all__ = ["CostConfig", "CostKeeper", "CostSnapshot"]
+__all__ = ["COST_MOST_SECONDS", "CostConfig", "CostKeeper", "CostSnapshot"]
 
-# Thirty thousand years of one CPU: more is no measurement.
-_MOST = 1e12
+COST_MOST_SECONDS: Final = 1e12
+"""Thirty thousand years of one CPU: more is no measurement."""
 _NUMBERS = (int, float)  # Not `int | float`, which would be made anew for each request.
 
 
@@ -90,22 +90,28 @@ class CostKeeper:
         self._idle_seconds = 0.0
         self._ignored = 0
 
-    def settle(self, handler_cpu_seconds: float) -> float:
-        """Return the cost of a request whose handler used this; wrong values count as 0."""
-        if not (isinstance(handler_cpu_seconds, _NUMBERS) and 0.0 <= handler_cpu_seconds <= _MOST):
+    def settle(self, handlers_cpu_seconds: float, count: int = 1) -> float:
+        """Return the cost of so many requests whose handlers used this; wrong values count as 0."""
+        if not (
+            isinstance(handlers_cpu_seconds, _NUMBERS)
+            and 0.0 <= handlers_cpu_seconds <= COST_MOST_SECONDS
+        ):
             self._ignored += 1
-            handler_cpu_seconds = 0.0
-        self._settled += 1
-        self._handlers_seconds += handler_cpu_seconds
-        overhead = self._overhead_seconds
+            handlers_cpu_seconds = 0.0
+        self._settled += count
+        self._handlers_seconds += handlers_cpu_seconds
+        overhead = count * self._overhead_seconds
         if overhead > self._pool_seconds:
             overhead = self._pool_seconds if self._pool_seconds > 0.0 else 0.0
         self._pool_seconds -= overhead
-        return (handler_cpu_seconds + overhead) * self._compute_units
+        return (handlers_cpu_seconds + overhead) * self._compute_units
 
     def record_process(self, cpu_seconds_total: float, now: float) -> None:
         """Take the reading of the process's CPU clock; it ends a period if that has lasted."""
-        if not (isinstance(cpu_seconds_total, _NUMBERS) and 0.0 <= cpu_seconds_total <= _MOST):
+        if not (
+            isinstance(cpu_seconds_total, _NUMBERS)
+            and 0.0 <= cpu_seconds_total <= COST_MOST_SECONDS
+        ):
             self._ignored += 1
             return
         last = self._process_seconds

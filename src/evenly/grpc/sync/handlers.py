@@ -224,7 +224,7 @@ class _Served:
             if request.deadline_at is not None and request.deadline_at <= time.monotonic():
                 runtime.finish(answer, Outcome.TIMEOUT)
                 answer = _EXPIRED
-        if type(answer) is not Admission:
+        if type(answer) is Rejection:
             self._reception.refuse(context, answer, request, to_evenly=to_evenly)
         return _Call(answer, Serving(request, runtime.should_degrade), meter, to_evenly)
 

@@ -149,7 +149,7 @@ class Reception:
         with runtime.lock:
             runtime.readings.record_runnable()
             answer = runtime.admit(request, attempt)
-            if type(answer) is Admission:
+            if type(answer) is not Rejection:
                 self._unbegun += 1
                 self._arriving = Arrival(answer, to_evenly=to_evenly)
                 return None
