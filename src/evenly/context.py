@@ -9,7 +9,7 @@ All of it lives in context variables.  asyncio's child tasks inherit them by the
 so through `run_in_thread`, `carry_context` and `ContextThreadPoolExecutor`.  Deadlines are instants
 of `time.monotonic`, which is also the clock of every event loop and the default of the façades.
 
-A transport serves a request inside `serving`, where handlers ask `should_degrade`.
+A transport serves a request between `enter` and `leave`, where handlers ask `should_degrade`.
 """
 
 from __future__ import annotations
@@ -165,7 +165,10 @@ def request_context(
     the deadline has passed.  `inherit=False` starts afresh, for work that outlives the request.
     """
     if criticality is not None and not isinstance(criticality, Criticality):
-        raise ConfigError(f"criticality must be a Criticality, not {criticality!r}")
+        raise ConfigError(
+            "criticality must be a Criticality, such as evenly.Criticality.SHEDDABLE, not"
+            f" {criticality!r}"
+        )
     if customer is not None and not claim.is_customer(customer):
         raise ConfigError(
             f"customer must be at most {claim.CUSTOMER_MAX_LENGTH} printable ASCII characters "

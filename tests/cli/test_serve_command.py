@@ -72,6 +72,14 @@ def test_what_cannot_be_an_option_is_named(option: str, value: str) -> None:
     assert f"Invalid value for '{option}': must be" in done.stderr
 
 
+def test_a_folder_that_does_not_exist_is_said_so() -> None:
+    done = evenly("main:app", "--app-dir", "/nonexist")
+
+    assert done.returncode == 2
+    assert "Invalid value for '--app-dir': " in done.stderr
+    assert "'/nonexist' does not exist" in done.stderr
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_an_import_that_fails_is_said_with_its_place(tmp_path: Path, workers: str) -> None:
     module = tmp_path / "broken.py"

@@ -146,43 +146,81 @@ def test_finishing_twice_is_a_mistake_and_counts_once() -> None:
     assert task.report().eps == 0.0
 
 
-@pytest.mark.parametrize("every", [1, 3, 50])
-def test_what_ends_is_averaged_alike_one_by_one_and_together(every: int) -> None:
-    """Where nobody watches each request, those of 10 ms are averaged together."""
+def test_what_ends_within_ten_milliseconds_is_averaged_together() -> None:
     clock = ManualClock()
     together = new_task(clock=clock)
     alone = new_task(clock=clock, observer=Seen())
-    for number in range(1, 151):
-        mine = [admitted(task) for task in (together, alone)]
-        clock.advance(0.02 if number % every == 0 else 0.0)
-        outcome = Outcome.ERROR if number % 25 == 0 else Outcome.OK
-        for admission in mine:
-            admission.finish(outcome, 0.001)
-        if number % every == 0:
-            for task in (together, alone):
-                task.record_process(number * 0.003)
-            one, other = together.report(), alone.report()
-            # Those that took no time are averaged with the one that did, in their order or not.
-            assert one.latency_seconds == pytest.approx(
-                other.latency_seconds, rel=1e-9 if every == 1 else 1.0, abs=0.02
-            )
-            assert one.qps == pytest.approx(other.qps, rel=0.05)
-            assert (one.eps, one.active) == (other.eps, other.active)
+    for task in (together, alone):
+        first = admitted(task)
+        clock.advance(0.1)
+        first.finish(Outcome.OK, 0.01)
+        assert task.report().latency_seconds == pytest.approx(0.1)
+    for task in (together, alone):
+        batch = [admitted(task) for _ in range(3)]
+        clock.advance(0.02)
+        for admission in batch:
+            admission.finish(Outcome.OK, 0.002)
+            clock.advance(0.001)
 
-    assert together.finished == alone.finished == 150
-    assert together.active == alone.active == 0
+    # 0.02, 0.021 and 0.022 s are 0.021 on average, with 3, 2 and 1 active.
+    gain = 1 - 0.95**3
+    usual_active = 1 + gain * (2 - 1)
+    seconds = (0.1 + gain * (0.021 - 0.1)) / usual_active
+    assert together.report().latency_seconds == pytest.approx(seconds, rel=1e-9)
+    # One by one the order counts, and little.
+    assert alone.report().latency_seconds == pytest.approx(seconds, rel=0.03)
+    assert together._averages.mean_cpu_seconds == pytest.approx(0.01 + gain * (0.002 - 0.01))
+    assert alone._averages.mean_cpu_seconds == pytest.approx(0.01 + gain * (0.002 - 0.01))
+    assert together.finished == alone.finished == 4
+
+
+def test_what_ended_is_counted_before_what_ends_otherwise_and_before_the_process() -> None:
+    clock = ManualClock()
+    task = new_task(BackendTaskConfig(cost=CostConfig(period_seconds=1.0)), clock=clock)
+    task.record_process(0.0)
+    batch = [admitted(task) for _ in range(4)]
+    clock.advance(1.0)
+    for admission in batch:
+        admission.finish(Outcome.OK, 0.25)
+    task.record_process(3.0)  # 2 seconds besides the handlers: half a second each, from now on.
+    assert task._cost.snapshot().overhead_seconds == 0.5
+
+    late = admitted(task)
+    admitted(task).finish(Outcome.OK, 0.1)
+    clock.advance(0.3)
+    late.finish(Outcome.OK)  # Not metered, and so by itself, after the other.
+    used = 0.25
+    for used_seconds in (0.1 + 0.5, 0.0 + 0.5):
+        used += 0.05 * (used_seconds - used)
+    assert task._averages.mean_cpu_seconds == pytest.approx(used)
+    assert task.finished == 6
+
+
+def test_requests_per_second_count_what_has_ended_too() -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock)
+    for _ in range(10):
+        admitted(task).finish(Outcome.OK, 0.001)
+    kept = admitted(task)
+
+    assert task.report().qps == pytest.approx(11.0)
+    kept.finish(Outcome.OK, 0.001)
+    assert task.report().qps == pytest.approx(11.0)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, -1.0, math.inf, "1", None])
 def test_a_cost_that_is_none_spoils_no_average(wrong: object) -> None:
-    task = new_task()
+    clock = ManualClock()
+    task = new_task(clock=clock)
     for cpu_seconds in (0.01, wrong, 0.01):
-        admitted(task).finish(Outcome.OK, cpu_seconds)  # type: ignore[arg-type]
+        admission = admitted(task)
+        clock.advance(0.01)
+        admission.finish(Outcome.OK, cpu_seconds)  # type: ignore[arg-type]
 
     assert task.finished == 3
-    assert math.isfinite(task.report().latency_seconds)
-    task.record_signal("runnable", 3.0)
-    assert task.report().runnable == 3.0
+    assert task.report().latency_seconds == pytest.approx(0.01)
+    assert task._averages.mean_cpu_seconds == pytest.approx(0.01)
+    assert task._cost.snapshot().ignored == 1
 
 
 def test_a_transport_may_know_more_of_a_request() -> None:

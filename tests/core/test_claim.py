@@ -270,6 +270,12 @@ def test_a_listed_network_must_be_one() -> None:
         Trust(["10.0.0.0/33"])
 
 
+def test_one_network_that_is_no_list_is_refused_as_a_whole() -> None:
+    message = "trusted_networks must be a tuple of networks, not the string '10.0.0.0/8'"
+    with pytest.raises(ConfigError, match=message):
+        Trust("10.0.0.0/8")
+
+
 def test_peers_are_remembered_up_to_a_bound() -> None:
     trust = Trust()
 

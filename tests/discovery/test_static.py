@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,15 @@ async def test_targets_that_list_their_backends(
         ("a:1,b:2", "static:, ipv4:, ipv6: or unix:, not 'a:1,b:2'"),
         ("xds:///search", "not 'xds:///search'"),
         ("https://search:443", "not 'https://search:443'"),
+        ("statik:127.0.0.1:18081", "ipv6: or unix:, not 'statik:127.0.0.1:18081'"),
+        ("statik:[::1]:18081", "ipv6: or unix:, not 'statik:[::1]:18081'"),
+        ("statik:search", "ipv6: or unix:, not 'statik:search'"),
+        ("Static:a:1", "ipv6: or unix:, not 'Static:a:1'"),
+        ("search:65536", "a port in [1, 65535], not 'search:65536'"),
+        ("search:80 ", "a port in [1, 65535], not 'search:80 '"),
+        ("search.prod:http", "a port in [1, 65535], not 'search.prod:http'"),
+        ("fe80::1", "an IPv6 address in brackets and a port in [1, 65535], not 'fe80::1'"),
+        ("fe80::1:50051", "in brackets and a port in [1, 65535], not 'fe80::1:50051'"),
         ("static:", "at least one host:port, not ''"),
         ("static:,,", "at least one host:port, not ',,'"),
         ("static:50051", "not '50051'"),
@@ -103,9 +113,17 @@ def test_a_wrong_target_is_refused_with_its_value(target: str, named: str) -> No
         from_target(target)
 
 
-def test_a_target_that_is_no_string_is_refused() -> None:
-    with pytest.raises(ConfigError, match="target must be a string, not 5"):
-        from_target(5)  # type: ignore[arg-type]
+@pytest.mark.parametrize("target", [5, None, b"static:a:1", ["a:1"], StaticDiscovery], ids=repr)
+def test_a_target_that_is_no_string_and_no_discovery_is_refused(target: Any) -> None:
+    message = f"target must be a string or a Discovery, not {target!r}"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        from_target(target)
+
+
+def test_a_discovery_is_a_target() -> None:
+    discovery = StaticDiscovery([Backend("a:1")])
+
+    assert from_target(discovery) is discovery
 
 
 def test_more_backends_than_there_are_indices_are_refused() -> None:

@@ -15,6 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 import evenly
 import evenly.grpc
+import evenly.grpc.sync
 from evenly.errors import ConfigError, UsageError
 from tests.grpc.plain import (
     KINDS,
@@ -364,3 +365,11 @@ async def test_what_grpc_does_not_take_is_said_by_the_first_call(wrong: dict[str
         with pytest.raises((TypeError, ValueError)):
             channel.unary_unary(UNARY_UNARY)(b"")
     await channel.close()
+
+
+@pytest.mark.parametrize("make", [evenly.grpc.channel, evenly.grpc.sync.channel])
+def test_wrong_targets_and_configs_fail_where_a_channel_is_made(make: Any) -> None:
+    with pytest.raises(ConfigError, match="target must be a string or a Discovery, not None"):
+        make(None)
+    with pytest.raises(ConfigError, match=r"config must be a ClientConfig, not \{\}"):
+        make("static:127.0.0.1:1", config={})

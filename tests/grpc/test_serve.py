@@ -19,9 +19,11 @@ from evenly.errors import ConfigError, UsageError
 from evenly.grpc.serve import serve
 from evenly.grpc.server import server
 from evenly.runtime.backend import BackendConfig
+from evenly.runtime.lifecycle import SAME_SIGNAL_SECONDS
 from tests.grpc.served import OPTIONS
 
 SOON = 30.0
+LATER_SECONDS = SAME_SIGNAL_SECONDS + 0.1  # No echo of a signal that has been heard.
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -40,6 +42,10 @@ class Process:
 
     async def status(self) -> int:
         return await asyncio.wait_for(self.process.wait(), SOON)
+
+    async def errors(self) -> str:
+        assert self.process.stderr is not None
+        return (await asyncio.wait_for(self.process.stderr.read(), SOON)).decode()
 
 
 @asynccontextmanager
@@ -117,12 +123,28 @@ async def test_a_second_signal_stops_it_at_once() -> None:
         states = statuses(channel)
         while await anext(states) != NOT_SERVING:
             pass
+        await asyncio.sleep(LATER_SECONDS)
         backend.process.send_signal(signal.SIGTERM)
 
         assert await backend.line() == "served"
         assert await backend.status() == 0
         with pytest.raises(grpc.aio.AioRpcError):
             await call
+        assert "second signal: stopping at once, 1 request is cut off" in await backend.errors()
+
+
+async def test_a_signal_that_comes_twice_cuts_no_request_off() -> None:
+    async with started("server") as backend, connected(backend) as channel:
+        call = nap(channel, 0.5)
+        await nap(channel, 0.0)
+        backend.process.send_signal(signal.SIGTERM)
+        states = statuses(channel)
+        while await anext(states) != NOT_SERVING:  # Else the system makes one of them.
+            pass
+        backend.process.send_signal(signal.SIGTERM)
+
+        assert await call == b"rested"
+        assert await backend.line() == "served"
 
 
 async def test_a_second_signal_cuts_the_grace_short() -> None:
@@ -130,13 +152,14 @@ async def test_a_second_signal_cuts_the_grace_short() -> None:
         call = nap(channel, 3600.0)
         await nap(channel, 0.0)
         backend.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(LATER_SECONDS + 0.4)
         assert not call.done()
         backend.process.send_signal(signal.SIGTERM)
 
         assert await backend.line() == "served"
         with pytest.raises(grpc.aio.AioRpcError):
             await call
+        assert "second signal: stopping at once, 1 request is cut off" in await backend.errors()
 
 
 async def test_while_it_warms_up_it_listens_as_a_lame_duck() -> None:

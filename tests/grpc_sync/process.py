@@ -50,6 +50,11 @@ class Process:
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self._process.send_signal(number)
 
+    def errors(self) -> str:
+        """Return the next line that it logs."""
+        assert self._process.stderr is not None
+        return self._process.stderr.readline()
+
     def wait(self) -> tuple[int, str, str]:
         """Wait until it is gone; return its exit status, and what it said last."""
         out, err = self._process.communicate(timeout=LONG_SECONDS)

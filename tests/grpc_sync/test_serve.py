@@ -7,6 +7,7 @@ import dataclasses
 import signal
 import socket
 import threading
+import time
 from collections import Counter
 
 import grpc
@@ -18,6 +19,7 @@ from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.retry import RetryConfig
 from evenly.errors import ConfigError, UsageError
 from evenly.grpc import ClientConfig
+from evenly.runtime.lifecycle import SAME_SIGNAL_SECONDS
 from tests.grpc_sync.backends import (
     LONG_SECONDS,
     Anything,
@@ -30,6 +32,8 @@ from tests.grpc_sync.backends import (
 from tests.grpc_sync.process import Process
 from tests.grpc_sync.told import Told
 
+LATER_SECONDS = SAME_SIGNAL_SECONDS + 0.1  # No echo of a signal that has been heard.
+CUT_OFF = "second signal: stopping at once, 1 request is cut off"
 NO_RETRIES = dataclasses.replace(
     ClientConfig(), task=ClientTaskConfig(retry=RetryConfig(attempts=1))
 )
@@ -101,9 +105,22 @@ def test_the_second_signal_stops_at_once() -> None:
         wait_until(
             lambda: channel.snapshot().backends[0].state.value == "lame duck", "the lame duck"
         )
+        time.sleep(LATER_SECONDS)
         process.signal()
         error: Anything = nap.exception(LONG_SECONDS)
         assert error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+        assert CUT_OFF in process.errors()
+
+
+def test_a_signal_that_comes_twice_cuts_no_request_off() -> None:
+    with Process(quiet_seconds=0.3).ready() as process, channel_to(process.address) as channel:
+        nap = channel.unary_unary(method("Nap")).future(b"1.5")
+        wait_until(lambda: channel.snapshot().active == 1)
+        process.signal()
+        time.sleep(0.2)  # Else the system makes one of them; the client hears of it too late.
+        process.signal()
+        assert nap.result(LONG_SECONDS) == b"1.5"
+        assert process.wait()[:2] == (0, "done")
 
 
 def test_a_signal_shortens_the_grace() -> None:
@@ -117,9 +134,11 @@ def test_a_signal_shortens_the_grace() -> None:
         # After the drain the port is closed, and the request has its grace.
         wait_until(lambda: not is_listening(process.address), "the end of the drain")
         assert nap.is_active()
+        time.sleep(LATER_SECONDS)
         process.signal()
         error: Anything = nap.exception(LONG_SECONDS)
         assert error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+        assert CUT_OFF in process.errors()
 
 
 def is_listening(address: str) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from evenly.core.report import LoadReport
+from evenly.runtime.lifecycle import SAME_SIGNAL_SECONDS
 from evenly.wire.datagram import parse_answer, question
 from evenly.wire.load_header import parse_load
 
@@ -118,6 +119,11 @@ class Served:
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
+
+    async def signal_again(self, number: int) -> None:
+        """Send a signal that is no echo of one that has been heard."""
+        await asyncio.sleep(SAME_SIGNAL_SECONDS + 0.1)
+        self.signal(number)
 
     async def status(self) -> int:
         return await asyncio.wait_for(self.process.wait(), SOON)

@@ -10,7 +10,7 @@ import evenly
 from evenly.context import current_serving, mark_degraded
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome
-from evenly.errors import ConfigError
+from evenly.errors import ConfigError, UsageError
 from evenly.http.middleware import Middleware
 from evenly.runtime.backend import BackendConfig
 from evenly.wire.load_header import parse_load
@@ -311,15 +311,34 @@ async def test_an_application_that_has_returned_sends_nowhere_and_hears_that_all
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await hello(scope, receive, send)
-        if scope["type"] == "http":
-            kept.extend((receive, send))
+        kept.extend((receive, send))
 
-    async with backend(app) as made:
-        answer = await made.get()
-        assert (answer.status, answer.body) == (200, b"hello")
-        assert await made.outcome() is Outcome.OK
+    async def receive() -> Any:
+        return {"type": "http.request"}
 
-        receive, send = kept
-        assert await receive() == {"type": "http.disconnect"}
-        await send({"type": "http.response.body", "body": b"more"})
-        assert (await made.get()).body == b"hello"
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    middleware = Middleware(app)
+    try:
+        scope = {"type": "http", "path": "/", "headers": [], "asgi": {"spec_version": "2.3"}}
+        await middleware(scope, receive, send)
+        count = len(sent)
+
+        assert await kept[0]() == {"type": "http.disconnect"}
+        with pytest.raises(UsageError, match=r"'http.response.body' was sent after .* returned"):
+            await kept[1]({"type": "http.response.body", "body": b"more"})
+        assert len(sent) == count
+        assert middleware.runtime.active == 0
+    finally:
+        middleware.stop()
+
+
+def test_whoever_takes_it_for_the_application_is_told_what_to_do() -> None:
+    app = Middleware(hello)
+
+    with pytest.raises(AttributeError, match=r"no attribute 'get'.* wrap it below them"):
+        app.get("/")  # type: ignore[attr-defined]
+    assert not hasattr(app, "routes")

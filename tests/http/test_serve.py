@@ -66,6 +66,21 @@ async def test_sigterm_under_load_fails_no_request() -> None:
         assert await backend.status() == 0
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_signal_that_comes_twice_cuts_no_request_off(workers: str) -> None:
+    # GNU timeout, and others, signal a process and then its group.
+    async with served("--workers", workers) as backend:
+        call = asyncio.ensure_future(backend.get("/?0.5"))
+        await until(lambda: _is_active(backend.probe(), 1))
+        backend.signal(signal.SIGTERM)
+        await until(lambda: _is_lame_duck(backend.probe()))  # Else the system makes one of them.
+        os.killpg(backend.pid, signal.SIGTERM)
+
+        assert (await call).status == 200
+        assert await backend.status() == 0
+        assert "second signal" not in await backend.errors()
+
+
 async def test_a_second_signal_stops_it_at_once() -> None:
     async with served() as backend:
         call = asyncio.ensure_future(backend.get("/?3600"))
@@ -73,11 +88,13 @@ async def test_a_second_signal_stops_it_at_once() -> None:
         backend.signal(signal.SIGTERM)
         await until(lambda: _is_lame_duck(backend.probe()))
         assert not call.done()
-        backend.signal(signal.SIGTERM)
+        await backend.signal_again(signal.SIGTERM)
 
         assert await backend.status() == 0
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await call
+        log = await backend.errors()
+        assert log.count("second signal: stopping at once, 1 request is cut off") == 1
 
 
 async def test_a_second_signal_cuts_the_grace_short() -> None:
@@ -87,11 +104,13 @@ async def test_a_second_signal_cuts_the_grace_short() -> None:
         backend.signal(signal.SIGTERM)
         await until(lambda: _is_refused(backend.port))  # Drained: it listens no more.
         assert not call.done()
-        backend.signal(signal.SIGTERM)
+        await backend.signal_again(signal.SIGTERM)
 
         assert await backend.status() == 0
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await call
+        log = await backend.errors()
+        assert log.count("second signal: stopping at once, 1 request is cut off") == 1
 
 
 async def _is_refused(port: int) -> bool:
@@ -359,7 +378,16 @@ async def test_a_lifespan_is_lived_to_its_end() -> None:
         ({"workers": 2}, UsageError, "'main:app'"),
         ({"timeout_graceful_shutdown": 3}, UsageError, "use grace_seconds"),
         ({"reload": True}, UsageError, "reload"),
-        ({"colour": "blue"}, UsageError, "colour"),
+        (
+            {"colour": "blue"},
+            UsageError,
+            r"^serve\(\) got an unexpected keyword argument 'colour'$",
+        ),
+        (
+            {"drain_seconds": 4},
+            UsageError,
+            r"^serve\(\) got .* 'drain_seconds'; drain_seconds is in config\.task$",
+        ),
         ({"ssl_certfile": "/nowhere"}, StartError, "ssl_certfile must be a file"),
         ({"ssl_certfile": __file__}, StartError, "cannot be configured"),
         ({"warm_up": "tests.http.serve_app:nothing"}, StartError, "no attribute 'nothing'"),
@@ -383,7 +411,10 @@ async def test_a_middleware_has_a_config_of_its_own() -> None:
     ("name", "match"),
     [
         ("appy", "must be of the form module:attribute"),
-        ("tests.http.nowhere:app", "No module named 'tests.http.nowhere'"),
+        ("tests.http.nowhere:app", "No module named 'tests.http.nowhere'$"),
+        ("tests.http.serve_app.py:app", r"; did you mean tests\.http\.serve_app:app\?$"),
+        ("./tests/http/serve_app:app", r"; did you mean tests\.http\.serve_app:app\?$"),
+        ("/srv/main.py:made.app", r"; did you mean main:made\.app\?$"),
         ("tests.http.serve_app:nothing", "has no attribute 'nothing'"),
         ("tests.http.serve_app:no_application", "is no ASGI application but int"),
     ],

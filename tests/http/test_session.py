@@ -16,6 +16,7 @@ from evenly.core.balancing.backend import Backend
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome
 from evenly.http.session import Session
+from evenly.runtime.client_config import ClientConfig
 from tests.http.raw_backend import (
     LOAD,
     Arrival,
@@ -449,6 +450,14 @@ async def test_a_closed_session_is_refused() -> None:
             await session.get("/")
 
 
+async def test_a_session_is_closed_by_httpx_s_name_too() -> None:
+    async with raw_backends(1) as [backend]:
+        session = Session(target(backend), config=quick())
+        await session.aclose()
+        with pytest.raises(evenly.UsageError, match="closed"):
+            await session.get("/")
+
+
 def test_a_session_of_another_loop_is_refused() -> None:
     session = Session("static:127.0.0.1:1", config=quick())
 
@@ -521,6 +530,9 @@ async def test_an_address_of_ipv6_is_named_in_brackets() -> None:
     ("options", "message"),
     [
         ({"target": "nonsense,"}, "target"),
+        ({"target": None}, "target must be a string or a Discovery, not None"),
+        ({"config": {"a": 1}}, "config must be a ClientConfig, not {'a': 1}"),
+        ({"config": ClientConfig}, "config must be a ClientConfig, not <class"),
         ({"base_path": "v1"}, "base_path"),
         ({"base_path": "/v1/"}, "base_path"),
         ({"timeout_seconds": 0.0}, "timeout_seconds"),
@@ -564,6 +576,28 @@ async def test_what_is_wrong_with_a_request_is_said_and_nothing_is_counted(
 
         assert backend.requests == 0
         assert all(outcome is Outcome.CANCELLED for outcome in counts.finished)
+
+
+async def test_an_option_that_no_request_has_is_refused_in_words_of_the_request() -> None:
+    known = "params, headers, json, data, timeout_seconds, idempotent; not 'timeout'"
+    wrong: dict[str, Any] = {"timeout": 1.0}
+    async with served() as ([backend], session, _):
+        with pytest.raises(TypeError, match=f"the options of a GET are {known}"):
+            await session.get("/", **wrong)
+        with pytest.raises(TypeError, match=f"the options of a POST are {known}"):
+            async with session.stream("POST", "/", **wrong):
+                pass
+
+        assert backend.requests == 0
+
+
+async def test_what_else_has_the_wrong_type_is_said_as_it_was() -> None:
+    async with served() as (_, session, _counts):
+        with pytest.raises(TypeError, match="object is not JSON serializable"):
+            await session.post("/", json=object())
+        with pytest.raises(TypeError, match="object is not JSON serializable"):
+            async with session.stream("POST", "/", json=object()):
+                pass
 
 
 def states(session: Session) -> list[str]:

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -501,6 +502,34 @@ async def test_with_tls_a_name_in_another_script_is_checked_too(tmp_path: Path) 
         assert (await client.get("https://bücher.test/")).status_code == 200
         await until(lambda: backend.checks)
     await backend.stop()
+
+
+def test_a_client_that_is_not_async_is_refused() -> None:
+    transport: Any = Transport("static:127.0.0.1:1")
+    client = httpx.Client(transport=transport)
+
+    with pytest.raises(
+        evenly.UsageError, match=r"evenly\.http\.Transport is for httpx\.AsyncClient"
+    ):
+        client.get("http://search.prod/")
+    with pytest.raises(evenly.UsageError, match="AsyncClient"):  # noqa: SIM117
+        with httpx.Client(transport=transport):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": None}, "target must be a string or a Discovery, not None"),
+        ({"config": {}}, "config must be a ClientConfig, not {}"),
+    ],
+)
+def test_what_is_wrong_is_said_when_the_transport_is_made(
+    options: dict[str, Any], message: str
+) -> None:
+    arguments = {"target": "static:127.0.0.1:1", **options}
+    with pytest.raises(evenly.ConfigError, match=message):
+        Transport(arguments.pop("target"), **arguments)
 
 
 async def test_a_transport_that_is_used_twice_on_one_loop_closes_with_its_last_user() -> None:

@@ -428,12 +428,15 @@ async def test_a_second_signal_stops_them_all_at_once() -> None:
         backend.signal(signal.SIGTERM)
         await until(lambda: _is_lame_duck(backend))
         assert not call.done()
-        backend.signal(signal.SIGTERM)
+        await backend.signal_again(signal.SIGTERM)
 
         assert await backend.status() == 0
         assert not any(is_alive(pid) for pid in pids)
         with pytest.raises((OSError, asyncio.IncompleteReadError)):
             await call
+        log = await backend.errors()
+        assert log.count("second signal: ") == 1  # The parent says it for all.
+        assert "second signal: stopping at once, 1 request is cut off" in log
 
 
 async def test_a_killed_worker_is_started_again_and_the_service_goes_on() -> None:

@@ -30,6 +30,7 @@ from evenly.core.overload.utilization import UtilizationConfig, default_signals
 from evenly.core.request import Next, Outcome, Reason, Request
 from evenly.errors import ConfigError
 from evenly.observe.prometheus import PrometheusObserver
+from evenly.runtime.backend import BackendRuntime
 from evenly.testing import ManualClock
 from tests.observe.test_log import ODD_CALLS, tell, unhurried
 
@@ -145,6 +146,17 @@ def test_a_client_task_over_http(registry: CollectorRegistry, page: Callable[[],
     assert found("client_throttle_probability", criticality="critical") > 0  # type: ignore[operator]
     assert found("observer_odd_total") == 0
     assert not any("backend_requests" in str(key) for key in found.samples)  # It serves nothing.
+
+
+async def test_a_runtime_is_shown_as_its_task(registry: CollectorRegistry) -> None:
+    runtime = BackendRuntime()
+    observer = PrometheusObserver(service="search", registry=registry)
+    stop = observer.watch_backend(runtime)
+    assert registry.get_sample_value("evenly_backend_lame_duck", {"service": "search"}) == 1
+    runtime.announce_healthy()
+    assert registry.get_sample_value("evenly_backend_lame_duck", {"service": "search"}) == 0
+    assert registry.get_sample_value("evenly_observer_odd_total", {"service": "search"}) == 0
+    stop()
 
 
 def test_a_backend_task_over_http(registry: CollectorRegistry, page: Callable[[], Scrape]) -> None:

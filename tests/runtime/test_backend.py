@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.errors import ConfigError
 from evenly.probe.config import ProbeConfig
 from evenly.runtime.backend import BackendConfig, BackendRuntime
+from evenly.runtime.client_config import ClientConfig
 from evenly.wire import datagram
 
 SOON = 10.0  # Nothing here takes so long, unless it hangs.
@@ -367,6 +370,15 @@ def test_cores_are_those_that_one_event_loop_can_use() -> None:
 def test_a_wrong_config_is_refused(field: str, value: object) -> None:
     with pytest.raises(ConfigError):
         BackendConfig(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "config", [{}, ClientConfig(), BackendConfig], ids=["dict", "client", "class"]
+)
+def test_a_config_of_something_else_is_refused(config: Any) -> None:
+    message = f"config must be a BackendConfig of evenly.http or evenly.grpc, not {config!r:.100}"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        BackendRuntime(config)
 
 
 async def test_signals_of_ones_own_are_not_read_from_the_system() -> None:

@@ -28,6 +28,15 @@ def test_a_wrong_config_says_which_field(wrong: dict[str, object]) -> None:
         ClientConfig(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "method", ["POST search", "search", "a.A/Get", "POST  /search", " /a/B", "POST http://a/b", ""]
+)
+def test_a_method_without_the_slash_before_its_path_is_refused(method: str) -> None:
+    message = f"like /package.Service/Method for gRPC and like POST /path for HTTP, not {method!r}"
+    with pytest.raises(ConfigError, match=f"idempotent_methods must be {message}"):
+        ClientConfig(idempotent_methods=("POST /search", "POST /*", method))
+
+
 def test_methods_are_idempotent_by_name_or_by_service() -> None:
     config = ClientConfig(idempotent_methods=("/a.A/Get", "/b.B/*"))
 

@@ -10,6 +10,7 @@ from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.health import HealthConfig, State
 from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.report import LoadReport
+from evenly.errors import ConfigError
 from evenly.runtime.client import ClientRuntime
 from evenly.wire.load_header import format_load
 from tests.runtime.driven import (
@@ -94,6 +95,11 @@ def test_it_has_no_loop_before_it_was_started() -> None:
 
     with pytest.raises(RuntimeError, match="started"):
         _ = runtime.loop
+
+
+def test_what_is_no_discovery_is_refused() -> None:
+    with pytest.raises(ConfigError, match="target must be a string or a Discovery, not None"):
+        ClientRuntime(None, configured())  # type: ignore[arg-type]
 
 
 async def test_a_list_that_is_refused_leaves_the_last_one(

@@ -15,6 +15,7 @@ from evenly.runtime.gate import StartGate
 
 SLICE = 0.01
 IDLE = 0.0003
+CALM = 0.005
 TICK = 0.000005
 
 
@@ -38,10 +39,12 @@ class World:
     begun: list[int] = field(default_factory=list)
     turn: int = 0
     worked: dict[int, float] = field(default_factory=dict)  # seconds per turn of the loop
-    idle_seconds: float = IDLE
+    calm_seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        self.gate = StartGate(slice_seconds=SLICE, idle_seconds=self.idle_seconds, clock=self.clock)
+        self.gate = StartGate(
+            slice_seconds=SLICE, idle_seconds=IDLE, calm_seconds=self.calm_seconds, clock=self.clock
+        )
 
     async def request(self, number: int, cost: float) -> None:
         self.arrived.append(number)
@@ -264,25 +267,35 @@ async def test_a_slow_machine_is_idle_too() -> None:
     assert world.clock.now - before < 3 * 0.02 + 0.01
 
 
-async def test_where_a_turn_is_a_look_those_that_do_not_fill_a_slice_never_wait() -> None:
-    world = World(idle_seconds=0.0)
-    await trained(world, 0.0004)
-    waited = 0
-    for _ in range(50):  # 20 · 0.0004 s are 0.8 slices a turn, and 40 slices in all.
-        waited += [world.gate.try_enter() for _ in range(20)].count(False)
+@pytest.mark.parametrize(
+    ("calm_seconds", "cost", "waited"),
+    [
+        (CALM, 0.0002, 0),  # 20 · 0.0002 s are 0.8 of what is calm, a turn.
+        (CALM, 0.0003, 750),  # 1.2 of it: as without, a slice in all.
+        (0.0, 0.0002, 750),
+    ],
+)
+async def test_turns_that_work_little_need_no_look(
+    calm_seconds: float, cost: float, waited: int
+) -> None:
+    world = World(calm_seconds=calm_seconds)
+    await trained(world, cost)
+    refused = 0
+    for _ in range(50):
+        refused += [world.gate.try_enter() for _ in range(20)].count(False)
         await asyncio.sleep(0)
 
-    assert waited == 0
-    # With a look of its own between, one slice is all that fits without waiting.
-    stern = World()
-    await trained(stern, 0.0004)
-    assert [stern.gate.try_enter() for _ in range(20)].count(False) == 0
-    await asyncio.sleep(0)
-    assert [stern.gate.try_enter() for _ in range(20)].count(False) > 0
+    if waited:
+        # 1,000 ask, and a slice has room for 33 or 50.
+        assert refused >= waited
+        await world.gate.enter()  # After a look they begin again.
+        assert world.gate.try_enter()
+    else:
+        assert refused == 0
 
 
-async def test_where_a_turn_is_a_look_it_begins_a_slice_at_most() -> None:
-    world = World(idle_seconds=0.0)
+async def test_calm_or_not_a_burst_runs_a_slice_per_turn() -> None:
+    world = World(calm_seconds=CALM)
     await trained(world, 0.002)
     tasks = [asyncio.create_task(world.request(i, 0.002)) for i in range(100)]
 
@@ -292,20 +305,39 @@ async def test_where_a_turn_is_a_look_it_begins_a_slice_at_most() -> None:
     assert max(world.worked.values()) <= SLICE + 0.002 + 1e-9
 
 
-async def test_where_a_turn_is_a_look_the_next_begins_without_an_idle_one() -> None:
-    world = World(idle_seconds=0.0)
+async def test_a_turn_that_works_long_is_no_look_for_who_is_still_connecting() -> None:
+    world = World(calm_seconds=CALM)
     await trained(world, 0.02)
-    tasks = [asyncio.create_task(world.request(i, 0.02)) for i in range(10)]
+    seen: list[int] = []
 
+    async def connect() -> None:
+        for _ in range(5):  # turns, until a new connection was accepted and read
+            await asyncio.sleep(0)
+        seen.append(len(world.begun))
+
+    tasks = [asyncio.create_task(world.request(i, 0.02)) for i in range(6)]
+    tasks.append(asyncio.create_task(connect()))
     await settled(world, tasks)
 
-    assert list(world.worked.values()) == pytest.approx([0.02] * 10)
-    turns = list(world.worked)
-    assert all(1 <= b - a <= 4 for a, b in pairwise(turns))
+    assert seen == [1]
+
+
+async def test_a_note_of_a_turn_does_not_end_a_look() -> None:
+    world = World(calm_seconds=CALM)
+    await trained(world, 0.002)
+    assert world.gate.try_enter()  # It asks for the next turn ...
+    world.gate.left(0.05)  # ... and took more than a slice.
+    waiting = asyncio.create_task(world.request(0, 0.002))
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert world.begun == []  # 0.0003 s are 60 turns.
+    await settled(world, [waiting])
+    assert world.begun == [0]
 
 
 def test_a_loop_that_was_closed_holds_nobody_up_on_the_next() -> None:
-    world = World(idle_seconds=0.0)
+    world = World(calm_seconds=CALM)
 
     async def begin() -> list[bool]:
         # Closed before it turns: nobody hears of that.
@@ -325,6 +357,12 @@ def test_a_loop_that_was_closed_holds_nobody_up_on_the_next() -> None:
     assert world.begun == [1, 2]
 
 
+@pytest.mark.parametrize("value", [-1.0, math.nan, 0.0101])
+def test_calm_is_a_part_of_a_slice(value: float) -> None:
+    with pytest.raises(ConfigError, match="calm_seconds"):
+        StartGate(calm_seconds=value)
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, 2.0])
 def test_a_slice_out_of_bounds_is_refused(value: float) -> None:
     with pytest.raises(ConfigError, match="slice_seconds"):
@@ -336,13 +374,13 @@ def test_a_slice_out_of_bounds_is_refused(value: float) -> None:
     costs=st.lists(st.sampled_from([0.0, 0.0001, 0.001, 0.004, 0.02, 0.15]), max_size=40),
     seed=st.integers(min_value=0, max_value=2**32),
     cancelled_ratio=st.sampled_from([0.0, 0.3, 0.9]),
-    idle_seconds=st.sampled_from([0.0, IDLE]),
+    calm_seconds=st.sampled_from([0.0, CALM]),
 )
 def test_everyone_begins_once_in_the_order_of_arrival_and_nothing_is_left_behind(
-    costs: list[float], seed: int, cancelled_ratio: float, idle_seconds: float
+    costs: list[float], seed: int, cancelled_ratio: float, calm_seconds: float
 ) -> None:
     luck = random.Random(seed)
-    world = World(idle_seconds=idle_seconds)
+    world = World(calm_seconds=calm_seconds)
 
     async def run() -> set[int]:
         tasks: list[asyncio.Task[None]] = []
@@ -377,7 +415,5 @@ async def test_when_nobody_waits_any_more_the_next_begins_at_once() -> None:
     await world.gate.enter()
 
     assert world.gate.waiting == 0
-    assert not world.gate.try_enter()  # Another may have been let through with it, and not run.
-    await asyncio.sleep(0)
     world.clock.now += 60.0
     assert world.gate.try_enter()

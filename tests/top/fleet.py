@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 import evenly
 import evenly.grpc
-from evenly.core.backend_task import BackendTaskConfig, BackendTaskSnapshot
+from evenly.core.backend_task import BackendTaskConfig
 from evenly.core.overload.quota_config import QuotaConfig
 from evenly.core.overload.utilization_config import (
     Ramp,
@@ -28,7 +28,7 @@ from evenly.core.overload.utilization_config import (
 from evenly.grpc.channel import Channel
 from evenly.grpc.server import Server
 from evenly.observe.prometheus import PrometheusObserver
-from evenly.runtime.backend import BackendConfig, BackendRuntime
+from evenly.runtime.backend import BackendConfig
 
 SERVICE = "test.Things"
 METHOD = f"/{SERVICE}/Do"
@@ -97,15 +97,6 @@ def saying(body: bytes, *, status: int = 200, **headers: str) -> Callable[..., N
 def listing(*addresses: str, **labels: str) -> Callable[..., None]:
     """Return what answers with a list of targets."""
     return saying(json.dumps([{"targets": list(addresses), "labels": labels}]).encode())
-
-
-@dataclass
-class Locked:
-    runtime: BackendRuntime
-
-    def snapshot(self) -> BackendTaskSnapshot:
-        with self.runtime.lock:
-            return self.runtime.task.snapshot()
 
 
 @dataclass
@@ -178,7 +169,7 @@ async def running_fleet(
             port = server.add_insecure_port("127.0.0.1:0")
             await server.start()
             stack.push_async_callback(server.stop, None)
-            observer.watch_backend(Locked(server.runtime))
+            observer.watch_backend(server.runtime)
             fleet.servers.append(server)
             fleet.backend_pages.append(stack.enter_context(page_of(registry)))
             addresses.append(f"127.0.0.1:{port}")

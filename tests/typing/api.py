@@ -208,6 +208,7 @@ async def http_session() -> str:
             return str(_rejected(error))
         except (evenly.http.ConnectionLost, evenly.http.Timeout, evenly.http.StatusError) as error:
             _failed(error)
+    await session.aclose()
     return str(session.snapshot().active)
 
 

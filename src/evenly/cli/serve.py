@@ -53,7 +53,10 @@ def serve(
         bool, typer.Option("--factory", help="MODULE:APP is a function that makes it.")
     ] = False,
     app_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Look for modules here first.")
+        Path,
+        typer.Option(
+            metavar="DIR", exists=True, file_okay=False, help="Look for modules here first."
+        ),
     ] = Path(),
     drain_seconds: Annotated[
         float | None,

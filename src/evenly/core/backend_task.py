@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar, final, overload
 
 from evenly.core import check
+from evenly.core.averages import Averages
 from evenly.core.clock import Clock
 from evenly.core.criticality import Criticality
 from evenly.core.observer import NO_OBSERVER, Observer
@@ -36,10 +37,8 @@ _EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
 _OVERLOADED = Rejection(Reason.OVERLOADED, retryable=True)
 _DONT_RETRY = Rejection(Reason.DONT_RETRY, retryable=False)
 _RUNNABLE = "runnable"
-# How fast the typical latency follows new ones: about the last twenty count.
-_LATENCY_GAIN = 0.05
 _MOST_RUNNABLE = 1e9
-# Arrivals of so long count as having come with the last of them.
+# What arrives and ends within so long is counted together: arrivals as having come with the last.
 _COUNT_SECONDS = 0.01
 # A reader that has said nothing for so long is stuck.
 _RUNNABLE_SECONDS = 5.0
@@ -158,12 +157,10 @@ class BackendTask:
         self._failed = DecayingCount(config.rate_seconds)
         # Whether nobody asks what each single request has cost.
         self._is_plain = config.quota is None and observer is NO_OBSERVER
-        # Requests finished and admitted when they were last counted, and the last arrival.
+        self._averages = Averages()
+        # Requests finished and averaged, admitted and counted, and the last arrival.
         self._finished = self._arrived = 0
         self._arrived_at = self._count_at = -math.inf
-        # Since then: requests that ended well, with the sums of what is averaged.
-        self._ended = self._ended_active = 0
-        self._ended_seconds = self._ended_cpu_seconds = 0.0
         self.active = 0
         """Requests admitted and not finished."""
         self._runnable = 0.0
@@ -171,9 +168,6 @@ class BackendTask:
         # The part of the cores that is busy: the utilization where nobody reads the CPU clock,
         # over as long as the rates with which it makes a weight.
         self._busy = DecayingAverage(config.rate_seconds)
-        self._latency_seconds = 0.0
-        self._usual_active = 1.0
-        self._mean_cpu_seconds = 0.0
         self._sequence = 0
         self._is_lame_duck = True
         self._leaving_since: float | None = None
@@ -184,7 +178,7 @@ class BackendTask:
     @property
     def finished(self) -> int:
         """Requests finished since the start."""
-        return self._finished + self._ended
+        return self._finished + self._averages.count
 
     @overload
     def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection: ...
@@ -217,11 +211,12 @@ class BackendTask:
                 return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED, now)
         if now >= self._count_at:
             self._count(now)
+        admission = kind(self, request, reservation, now)
         self.active += 1
         self._arrived_at = now
         if not self._is_plain:
             self._observer.request_admitted(request)
-        return kind(self, request, reservation, now)
+        return admission
 
     def pass_on(self, admission: Admission, cpu_seconds: float = 0.0) -> Rejection:
         """End a request whose handler let a rejection from below out; return what to answer.
@@ -240,11 +235,10 @@ class BackendTask:
         now = self._clock()
         is_harmless = False
         if name == _RUNNABLE:
-            if self._ended:
-                self._average_ended()
+            self._average()
             value = self._take_runnable(value, now)
             # Forty requests of a millisecond each are no overload; forty of a second are.
-            wait_seconds = self._runnable * self._mean_cpu_seconds / self._config.cores
+            wait_seconds = self._runnable * self._averages.mean_cpu_seconds / self._config.cores
             is_harmless = wait_seconds < self._config.harmless_seconds
         self._utilization.record(name, value, now, is_harmless=is_harmless)
         if self._observer is not NO_OBSERVER:  # This runs twice per request.
@@ -252,8 +246,7 @@ class BackendTask:
 
     def record_process(self, cpu_seconds_total: float) -> None:
         """Learn the process's CPU clock, so that what no handler used is spread over requests."""
-        if self._ended:
-            self._average_ended()
+        self._average()
         self._cost.record_process(cpu_seconds_total, self._clock())
 
     def report(self) -> LoadReport:
@@ -261,6 +254,7 @@ class BackendTask:
         now = self._clock()
         seconds = self._config.rate_seconds
         self._count(now)
+        ended = self._averages
         admits = self._utilization.admits(now)
         self._show_admits(admits)
         is_known = now - self._runnable_at <= _RUNNABLE_SECONDS
@@ -279,7 +273,7 @@ class BackendTask:
             eps=self._failed.value(now) / seconds,
             # Scaled to the present: one that nobody sends to would go on telling what was, and so
             # be sent nothing for ever.
-            latency_seconds=self._latency_seconds * (self.active + 1.0) / self._usual_active,
+            latency_seconds=ended.latency_seconds * (self.active + 1.0) / ended.usual_active,
             compute_units=self._config.cost.compute_units,
             probe_port=self._probe_port,
         )
@@ -295,7 +289,7 @@ class BackendTask:
     def _weight(self) -> float:
         """Return as how much of a request one counts in a queue: by its cost, at most 1."""
         # Before anything was served nothing is known.
-        mean_seconds = self._mean_cpu_seconds or self._config.unit_seconds
+        mean_seconds = self._averages.mean_cpu_seconds or self._config.unit_seconds
         return (
             mean_seconds / self._config.unit_seconds
             if mean_seconds < self._config.unit_seconds
@@ -373,32 +367,23 @@ class BackendTask:
 
     def _count(self, now: float) -> None:
         """Count what has arrived and ended: together, as one by one costs an exponential each."""
-        arrived = self.active + self._finished + self._ended
+        arrived = self.active + self.finished
         if arrived > self._arrived:
             self._served.add(self._arrived_at, float(arrived - self._arrived))
             self._arrived = arrived
-        if self._ended:
-            self._average_ended()
+        self._average()
         self._count_at = now + _COUNT_SECONDS
 
-    def _average_ended(self) -> None:
-        count, self._ended = self._ended, 0
-        self._finished += count
-        cost = self._cost.settle(self._ended_cpu_seconds, count)
-        self._average(count, self._ended_seconds, self._ended_active, cost)
-        self._ended_active = 0
-        self._ended_seconds = self._ended_cpu_seconds = 0.0
+    def _average(self) -> None:
+        """Take what has ended into the averages; before anything is made of them."""
+        ended = self._averages
+        if ended.count:
+            self._finished += ended.count
+            cost = self._cost.settle(ended.cpu_seconds, ended.count)
+            ended.take(self._used_seconds(cost))
 
-    def _average(self, count: int, seconds: float, active: int, cost: float) -> None:
-        """Take `count` requests into the averages, of which these are the sums."""
-        # The first ones are taken whole.
-        gain = 1.0 - (1.0 - _LATENCY_GAIN) ** count if self._latency_seconds else 1.0
-        self._latency_seconds += gain * (seconds / count - self._latency_seconds)
-        self._usual_active += gain * (active / count - self._usual_active)
-        # By this machine's clock, not normalised.  Where nobody meters the CPU, a request may need
-        # it all the time that it takes.
-        used_seconds = (cost / self._config.cost.compute_units or seconds) / count
-        self._mean_cpu_seconds += gain * (used_seconds - self._mean_cpu_seconds)
+    def _used_seconds(self, cost: float) -> float:
+        return cost / self._config.cost.compute_units  # By this machine's clock, not normalised.
 
     def _reported_utilization(self, now: float) -> float:
         cpu = self._utilization.value(now)
@@ -429,20 +414,20 @@ class BackendTask:
             outcome is _OK
             and self._is_plain
             and type(cpu_seconds) is float
-            and 0.0 <= cpu_seconds <= COST_MOST_SECONDS
+            and 0.0 < cpu_seconds <= COST_MOST_SECONDS
         ):
-            self._ended += 1
-            self._ended_seconds += seconds
-            self._ended_active += active
-            self._ended_cpu_seconds += cpu_seconds
+            ended = self._averages
+            ended.count += 1
+            ended.active += active
+            ended.seconds += seconds
+            ended.cpu_seconds += cpu_seconds
         else:
             self._finish_alone(admission, outcome, cpu_seconds, seconds)
 
     def _finish_alone(
         self, admission: Admission, outcome: Outcome, cpu_seconds: float, seconds: float
     ) -> None:
-        if self._ended:
-            self._average_ended()  # in their order
+        self._average()  # those before it
         self._finished += 1
         cost = self._cost.settle(cpu_seconds)
         if admission.reservation is not None:
@@ -451,7 +436,7 @@ class BackendTask:
         if outcome is Outcome.ERROR:
             self._failed.add(self._busy_at)
         elif outcome is _OK:
-            self._average(1, seconds, self.active + 1, cost)
+            self._averages.record(1, seconds, self.active + 1.0, self._used_seconds(cost))
         self._observer.request_finished(admission.request, outcome, cost, seconds)
 
     def _drained_at(self) -> float:

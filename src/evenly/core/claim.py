@@ -114,6 +114,10 @@ class Trust:
     __slots__ = ("_known", "_networks")
 
     def __init__(self, networks: Iterable[str] = (), *, near: bool = True) -> None:
+        if isinstance(networks, str):  # Each of its characters would be taken for a network.
+            raise ConfigError(
+                f"trusted_networks must be a tuple of networks, not the string {networks!r:.100}"
+            )
         listed = (*networks, *(_NEAR_NETWORKS if near else ()))
         self._networks = tuple(_network(text) for text in listed)
         self._known: dict[str, bool] = {}

@@ -110,7 +110,7 @@ class Backend:
     def _ready(self, port: int, runtime: BackendRuntime) -> None:
         self._runtime = runtime
         self._protect(is_on=self._is_protected)
-        self._metrics.watch_backend(_Shown(runtime))
+        self._metrics.watch_backend(runtime)
         server, _thread = start_http_server(0, addr=self._given["host"])
         self._lines.write(
             {
@@ -203,17 +203,6 @@ class Backend:
             "failed": self._tally.failed,
             "rejected": self._tally.rejected,
         }
-
-
-@final
-class _Shown:
-    """Be what Prometheus asks: a runtime's snapshot has more than it wants."""
-
-    def __init__(self, runtime: BackendRuntime) -> None:
-        self._runtime = runtime
-
-    def snapshot(self) -> Any:  # noqa: ANN401 -- see `Task`
-        return self._runtime.snapshot().task
 
 
 async def _main() -> None:

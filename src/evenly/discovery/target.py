@@ -5,6 +5,7 @@ The schemes are gRPC's own where it has one, so that a target can be taken over 
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Discovery", "from_target"]
 
 _DNS_PORT: Final = 53
+# What no host:port is: a word, and behind its colon a name, an address or another colon.
+_HAS_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+-]*:(?:[A-Za-z]|.*[.:])").match
 
 
 class Discovery(Protocol):
@@ -33,10 +36,18 @@ class Discovery(Protocol):
         """
 
 
-def from_target(target: str) -> Discovery:
-    """Return the discovery that `target` names, or raise `ConfigError`.  Nothing is opened yet."""
+def from_target(target: str | Discovery) -> Discovery:
+    """Return the discovery that `target` names or is, or raise `ConfigError`.
+
+    Nothing is opened yet.
+    """
     if not isinstance(target, str):
-        raise ConfigError(f"target must be a string, not {address.shown(target)}")
+        # A class has a `watch` too, but nobody to call it on.
+        if isinstance(target, type) or not callable(getattr(target, "watch", None)):
+            raise ConfigError(
+                f"target must be a string or a Discovery, not {address.shown(target)}"
+            )
+        return target
     scheme, _, rest = target.partition(":")
     match scheme:
         case "static" | "ipv4" | "ipv6":
@@ -47,12 +58,17 @@ def from_target(target: str) -> Discovery:
             return FileDiscovery(_file_path(rest))
         case "dns":
             return _dns(rest)
-    if "/" in target or "," in target:
+    if "/" in target or "," in target or (_HAS_SCHEME(target) and not _is_bare_ipv6(target)):
         raise ConfigError(
             "target must be host:port or begin with dns:, file:, static:, ipv4:, ipv6: or unix:,"
             f" not {address.shown(target)}"
         )
     return _dns(target)
+
+
+def _is_bare_ipv6(target: str) -> bool:
+    """Return whether this is an IPv6 address without its brackets, with a port or without."""
+    return any(address.canonical_ip(text) for text in (target, target.rpartition(":")[0]))
 
 
 def _file_path(rest: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -12,14 +11,14 @@ from typing import Any, final
 import grpc
 import grpc.aio
 
-from evenly.context import job_criticality
 from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.observer import NO_OBSERVER, Observer
-from evenly.discovery.target import Discovery, from_target
+from evenly.discovery.target import Discovery
 from evenly.errors import UsageError
 from evenly.grpc.call import AnyCall
 from evenly.grpc.multicallable import StreamStream, StreamUnary, UnaryStream, UnaryUnary
 from evenly.grpc.service import Options, Service, drop, release, share
+from evenly.runtime.client import check_client
 from evenly.runtime.client_config import ClientConfig
 
 __all__ = ["Channel", "channel"]
@@ -72,11 +71,7 @@ class Channel(grpc.aio.Channel):
         interceptors: Sequence[grpc.aio.ClientInterceptor] | None,
         observer: Observer,
     ) -> None:
-        # What is misspelt in the environment fails here, not at the first call.
-        job_criticality()
-        config.resolved_task(os.environ)
-        if isinstance(target, str):
-            from_target(target)  # And so does a wrong target.
+        check_client(target, config)
         self.config = config
         self._make: Callable[[], Service] = lambda: Service(
             target,

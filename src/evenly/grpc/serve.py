@@ -32,8 +32,9 @@ async def serve(
 
     It listens at once as a lame duck, runs `warm_up`, and then asks clients to send.  At the first
     signal it becomes a lame duck again, serves until nobody sends any more (or `drain_seconds` of
-    its config have passed), and gives what is left `grace_seconds`.  At the second signal, or at
-    one during the warm-up, it stops at once.  If `warm_up` raises, the server is stopped first.
+    its config have passed), and gives what is left `grace_seconds`.  At a second signal, more than
+    a second later, or at one during the warm-up, it stops at once.  If `warm_up` raises, the server
+    is stopped first.
 
     A server that was not made by `evenly.grpc.server` needs its `interceptor`.
     """
@@ -58,6 +59,10 @@ class _Life:
         self._server = server
         self._guard = guard
         self._warm_up = warm_up
+
+    @property
+    def active(self) -> int:
+        return self._guard.runtime.active
 
     async def start(self) -> None:
         if isinstance(self._server, Server):

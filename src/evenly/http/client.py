@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl as tls
 from typing import final
 
-from evenly.context import job_criticality
 from evenly.core.observer import Observer
-from evenly.discovery.target import Discovery, from_target
+from evenly.discovery.target import Discovery
 from evenly.errors import ConfigError, UsageError
 from evenly.http.message import check_visible
 from evenly.http.service import Service, drop, release, share
+from evenly.runtime.client import check_client
 from evenly.runtime.client_config import ClientConfig
 
 __all__ = ["HEALTH_PATH", "IDEMPOTENT", "Client"]
@@ -35,12 +34,8 @@ class Client:
         observer: Observer,
         health_path: str,
     ) -> None:
-        # What is misspelt in the environment fails here, not at the first request.
-        job_criticality()
         self.config = ClientConfig() if config is None else config
-        self.config.resolved_task(os.environ)
-        if isinstance(target, str):
-            from_target(target)  # And so does a wrong target.
+        check_client(target, self.config)
         if not health_path.startswith("/"):
             raise ConfigError(f"health_path must begin with /, not {health_path!r:.100}")
         check_visible("health_path", health_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Final, final
 
 from evenly.core.claim import Trust
@@ -15,20 +14,22 @@ from evenly.wire.known_claims import KnownClaims
 __all__ = ["Incoming"]
 
 _DEADLINE: Final = wire.DEADLINE_KEY.encode()
-_BAGGAGE: Final = wire.BAGGAGE_KEY.encode()
-_READ: Final = (
-    wire.CRITICALITY_KEY.encode(),
-    wire.CUSTOMER_KEY.encode(),
-    wire.ATTEMPT_COUNT_KEY.encode(),
-    b"user-agent",
-    _BAGGAGE,
+_READ: Final = frozenset(
+    {
+        wire.CRITICALITY_KEY.encode(),
+        wire.CUSTOMER_KEY.encode(),
+        wire.ATTEMPT_COUNT_KEY.encode(),
+        wire.BAGGAGE_KEY.encode(),
+        _DEADLINE,
+        b"user-agent",
+    }
 )
-# Of what a hostile client repeats.
-_BAGGAGE_MOST: Final = 16
+# Of what a hostile client repeats; there are six names.
+_READ_MOST: Final = 16
 # So many digits are less than a month, beyond which a deadline is none.
 _PLAIN_DIGITS: Final = 9
 
-_Values = tuple[bytes | None, ...]  # of what is read
+_Headers = tuple[Header, ...]
 
 
 @final
@@ -43,22 +44,22 @@ class Incoming:
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
         # Envoy counts attempts from 1.
-        self._known = KnownClaims[_Values](_claims, first_attempt=1)
+        self._known = KnownClaims[_Headers](wire.claims_of_http, first_attempt=1)
 
     def read(self, scope: Scope) -> tuple[Request, int, bool]:
         """Return the request, its attempt number, and whether its client is one of ours."""
-        headers = scope.get("headers") or ()
-        if type(headers) is not list:
-            headers = list(headers)
-        named = dict(headers)
-        if len(named) != len(headers):
-            named = _first_ones(headers)
-        # No loop of our own: each of its turns costs as much as all of this.
-        beliefs = self._known[tuple(map(named.get, _READ))]
+        said: list[Header] = []
+        deadline_ms: object = None
+        for name, value in scope.get("headers") or ():
+            if name in _READ:
+                if name != _DEADLINE:
+                    said.append((name, value))
+                elif deadline_ms is None:  # The first one counts, as everywhere.
+                    deadline_ms = value
+        beliefs = self._known[tuple(said[:_READ_MOST])]
         request, attempt = beliefs.if_trusted
         if beliefs.if_not is not None and not self._is_trusted(scope):
             request, attempt = beliefs.if_not
-        deadline_ms = named.get(_DEADLINE)
         if deadline_ms is not None:
             request = Request(
                 criticality=request.criticality,
@@ -85,27 +86,6 @@ class Incoming:
             tls and tls.get("client_cert_name") and not tls.get("client_cert_error")
         )
         return self._trust.is_trusted(peer, has_mtls_identity=has_identity)
-
-
-def _claims(values: _Values) -> wire.Claims:
-    said = zip(_READ, values, strict=True)
-    return wire.claims_of_http([(name, value) for name, value in said if value is not None])
-
-
-def _first_ones(headers: Iterable[Header]) -> dict[bytes, bytes]:
-    """Return headers of which some are repeated: the first one counts, as everywhere.
-
-    Several of `baggage` are one (W3C Baggage, section 3.2).
-    """
-    named: dict[bytes, bytes] = {}
-    baggage = []
-    for name, value in headers:
-        named.setdefault(name, value)
-        if name == _BAGGAGE:
-            baggage.append(value)
-    if len(baggage) > 1:
-        named[_BAGGAGE] = b",".join(baggage[:_BAGGAGE_MOST])
-    return named
 
 
 def _deadline_at(value: object) -> float | None:

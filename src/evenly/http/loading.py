@@ -24,13 +24,23 @@ def load(name: str) -> object:
     try:
         found: object = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # A module of the user's may raise anything.
-        raise StartError(f"cannot import {module_name!r}: {describe(error)}") from error
+        text = f"cannot import {module_name!r}: {describe(error)}"
+        if module_name.endswith(".py") or "/" in module_name:
+            text += f"; did you mean {_dotted(module_name)}:{path}?"
+        raise StartError(text) from error
     for attribute in path.split("."):
         try:
             found = getattr(found, attribute)
         except AttributeError:
             raise StartError(f"{module_name!r} has no attribute {path!r}") from None
     return found
+
+
+def _dotted(path: str) -> str:
+    """Return what a module is called that is in this file, below a folder where modules are."""
+    file = Path(path.removesuffix(".py"))
+    parts = (file.name,) if file.is_absolute() or ".." in file.parts else file.parts
+    return ".".join(parts)
 
 
 def made_by(factory: Callable[[], object], name: object) -> object:

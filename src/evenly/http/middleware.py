@@ -16,11 +16,12 @@ import contextvars
 import time
 from collections.abc import Awaitable, Coroutine
 from types import CoroutineType
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, Never, final
 
 from evenly.context import enter, leave
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.request import Outcome, Reason, Rejection
+from evenly.errors import UsageError
 from evenly.http.answer import Answers
 from evenly.http.asgi import App, Message, Receive, Scope, Send
 from evenly.http.endpoints import Endpoints
@@ -35,6 +36,8 @@ from evenly.signals.meter import CostMeter
 
 __all__ = ["Middleware", "backend_runtime"]
 
+_IDLE_SECONDS: Final = 1e-6
+_CALM_SECONDS: Final = 0.005
 _EXPIRED: Final = Rejection(Reason.EXPIRED, retryable=False)
 # In a scope: somebody further out does all this already.
 _SEEN: Final = "evenly"
@@ -45,7 +48,8 @@ def backend_runtime(
 ) -> BackendRuntime:
     """Return a runtime for HTTP, for whoever hands one to a `Middleware`."""
     # One turn of the loop reads all that has arrived: no thread feeds it that would need time.
-    return BackendRuntime(config, observer=observer, gate=StartGate(idle_seconds=0.0))
+    gate = StartGate(idle_seconds=_IDLE_SECONDS, calm_seconds=_CALM_SECONDS)
+    return BackendRuntime(config, observer=observer, gate=gate)
 
 
 @final
@@ -116,6 +120,15 @@ class Middleware:
         self._loop = asyncio.get_running_loop()
         # In an empty context: the one that is current may belong to a request.
         contextvars.Context().run(self.runtime.start, self._loop)
+
+    if not TYPE_CHECKING:  # which would believe that there is everything
+
+        def __getattr__(self, name: str) -> Never:
+            """Say what is wrong where somebody takes this for the application."""
+            raise AttributeError(
+                f"'Middleware' has no attribute {name!r}; routes and the like are the application's"
+                ": wrap it below them, or use its add_middleware(evenly.http.Middleware)"
+            )
 
     def announce_healthy(self) -> bool:
         """Ask clients to send; return False if the shutdown has begun."""
@@ -243,8 +256,9 @@ async def _nobody() -> Message:
     return {"type": "http.disconnect"}
 
 
-async def _nowhere(_: Message) -> None:
+async def _nowhere(message: Message) -> None:
     """Send for an application that has returned."""
+    raise UsageError(f"{message.get('type')!r} was sent after the application had returned")
 
 
 def _coroutine(work: Awaitable[None]) -> Coroutine[Any, Any, None]:

@@ -56,8 +56,9 @@ async def serve(
     It listens as a lame duck as soon as the application's own start is complete, runs `warm_up`,
     and then asks clients to send.  At the first signal it becomes a lame duck again, goes on
     listening and serving until nobody sends any more (or `drain_seconds` of its config have
-    passed), and gives what is left `grace_seconds`.  At the second signal, or at one during the
-    warm-up, it stops at once.  What `warm_up` raises is raised when all has been stopped.
+    passed), and gives what is left `grace_seconds`.  At a second signal, more than a second later,
+    or at one during the warm-up, it stops at once.  What `warm_up` raises is raised when all has
+    been stopped.
 
     `app` is an application, an `evenly.http.Middleware` around one, or its name, `"module:app"`,
     which several `workers` need; `factory` says that it has to be called first.  They are one

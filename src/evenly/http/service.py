@@ -73,8 +73,7 @@ class Service:
         observer: Observer = NO_OBSERVER,
     ) -> None:
         self.name = target if isinstance(target, str) else type(target).__name__
-        discovery = from_target(target) if isinstance(target, str) else target
-        self.runtime = ClientRuntime(discovery, config, observer=observer)
+        self.runtime = ClientRuntime(from_target(target), config, observer=observer)
         self.loop: asyncio.AbstractEventLoop
         self.users = 0
         if host is None and isinstance(target, str):

@@ -21,6 +21,7 @@ try:
 except ImportError as error:
     raise ImportError("serving HTTP needs uvicorn: pip install uvicorn", name=error.name) from error
 
+from evenly.core.backend_task import BackendTaskConfig
 from evenly.errors import UsageError
 from evenly.http.asgi import App, Message, Receive, Scope, Send
 from evenly.http.listening import Listening
@@ -127,10 +128,19 @@ def uvicorn_config(app: App | str, options: Mapping[str, Any]) -> uvicorn.Config
         if not isinstance(app, str):
             config.load()
     except TypeError as error:  # An option that uvicorn does not know.
-        raise UsageError(str(error).removeprefix("Config.__init__() ")) from error
+        raise UsageError(_unknown_option(str(error), options)) from error
     except (OSError, ValueError, ImportError) as error:  # A certificate that is none, ...
         raise StartError(f"uvicorn cannot be configured: {error}") from error
     return config
+
+
+def _unknown_option(text: str, options: Mapping[str, Any]) -> str:
+    """Return uvicorn's words as `serve`'s own, and where an option is that is known elsewhere."""
+    text = f"serve() {text.removeprefix('Config.__init__() ')}"
+    for field in dataclasses.fields(BackendTaskConfig):
+        if field.name in options and f"'{field.name}'" in text:
+            text += f"; {field.name} is in config.task"
+    return text
 
 
 class _Uvicorn(uvicorn.Server):
@@ -234,6 +244,11 @@ class Serving:
     def runtime(self) -> BackendRuntime:
         """What drives the backend's decisions."""
         return self._guard.runtime
+
+    @property
+    def active(self) -> int:
+        """Requests that are under way."""
+        return self.runtime.active
 
     async def start(self) -> None:
         """Begin to start: the application's own start may take long."""

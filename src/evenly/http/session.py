@@ -13,7 +13,7 @@ from __future__ import annotations
 import json as json_module
 import re
 import ssl as tls
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypedDict, Unpack, final
@@ -120,6 +120,10 @@ class Session:
         """Let go; the connections are closed if nobody else uses them."""
         await self._client.close()
 
+    async def aclose(self) -> None:
+        """Do what `close` does, under httpx's name."""
+        await self.close()
+
     @property
     def service(self) -> Service:
         """What this session shares with others to the same target."""
@@ -139,7 +143,11 @@ class Session:
         `json` is anything that JSON can say.  `idempotent` says of a POST that it may be done
         twice, and so be tried again after a lost connection.
         """
-        exchange, url = self._exchange(method, path, **options)
+        try:
+            exchange, url = self._exchange(method, path, **options)
+        except TypeError:
+            _check_options(method, options)  # Only now: it costs nothing where all is well.
+            raise
         raw = await exchange.run(is_buffered=True)
         response = Response(raw, url, exchange, exchange.content)
         if response.status >= 400:
@@ -224,16 +232,20 @@ class Streaming:
 
     __slots__ = ("_client", "_make", "_response")
 
-    def __init__(self, client: Client, make: Callable[[], tuple[Exchange, str]]) -> None:
+    def __init__(self, client: Client, make: partial[tuple[Exchange, str]]) -> None:
         self._client = client
-        self._make: Callable[[], tuple[Exchange, str]] | None = make
+        self._make: partial[tuple[Exchange, str]] | None = make
         self._response: StreamedResponse | None = None
 
     async def __aenter__(self) -> StreamedResponse:
         make, self._make = self._make, None
         if make is None:
             raise UsageError("a stream is entered once: call session.stream again")
-        exchange, url = make()  # Only now: the time of a request begins when it is sent.
+        try:
+            exchange, url = make()  # Only now: the time of a request begins when it is sent.
+        except TypeError:
+            _check_options(make.args[0], make.keywords)
+            raise
         exchange.keeper = self._client
         raw = await exchange.run(is_buffered=False)
         self._response = response = StreamedResponse(raw, url, exchange)
@@ -252,6 +264,14 @@ class Streaming:
     ) -> None:
         if self._response is not None:
             self._response.close()
+
+
+def _check_options(method: str, options: Mapping[str, object]) -> None:
+    """Raise `TypeError` for an option that no request has, in words of what the user called."""
+    for name in options:
+        if name not in Options.__annotations__:
+            known = ", ".join(Options.__annotations__)
+            raise TypeError(f"the options of a {method} are {known}; not {name!r:.100}") from None
 
 
 def _quoted(base_path: str, path: str) -> str:

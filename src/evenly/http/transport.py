@@ -12,7 +12,7 @@ import ssl as tls
 from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from types import TracebackType
-from typing import Any, Final, final
+from typing import Any, Final, NoReturn, final
 
 try:
     import httpx
@@ -23,6 +23,7 @@ from evenly.context import outgoing_request
 from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.discovery.target import Discovery
+from evenly.errors import UsageError
 from evenly.http.client import HEALTH_PATH, Client
 from evenly.http.errors import Phase
 from evenly.http.exchange import Exchange
@@ -35,6 +36,7 @@ from evenly.runtime.client_config import ClientConfig
 __all__ = ["Transport"]
 
 _ERRORS: Final = TransportErrors()
+_ONLY_ASYNC: Final = "evenly.http.Transport is for httpx.AsyncClient, not for httpx.Client"
 
 
 @final
@@ -87,6 +89,14 @@ class Transport(httpx.AsyncBaseTransport):
     def snapshot(self) -> ClientTaskSnapshot:
         """Return what is known of the service."""
         return self.service.runtime.task.snapshot()
+
+    def __enter__(self) -> NoReturn:
+        """Refuse `with httpx.Client(transport=…)`, which enters its transport."""
+        raise UsageError(_ONLY_ASYNC)
+
+    def handle_request(self, request: httpx.Request) -> NoReturn:  # noqa: ARG002 -- httpx's
+        """Refuse a request of `httpx.Client`."""
+        raise UsageError(_ONLY_ASYNC)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; return its response with a body that is yet to be read."""

@@ -43,7 +43,14 @@ from evenly.observe.labels import (
     customer_labels,
     is_label,
 )
-from evenly.observe.prometheus_snapshots import Snapshots, Task, of_backend, of_client, reader
+from evenly.observe.prometheus_snapshots import (
+    Running,
+    Snapshots,
+    Task,
+    of_backend,
+    of_client,
+    reader,
+)
 
 __all__ = ["PrometheusObserver"]
 
@@ -127,11 +134,17 @@ class PrometheusObserver(Observer):
         return self._metrics.snapshots.watch(self._service, lambda: of_client(read()), self._odd)
 
     def watch_backend(
-        self, task: Task[BackendTaskSnapshot], *, loop: asyncio.AbstractEventLoop | None = None
+        self,
+        backend: Task[BackendTaskSnapshot | Running],
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> Callable[[], None]:
-        """Show a `BackendTask` at every scrape, as `watch_client` does; return how to stop."""
+        """Show a backend at every scrape, as `watch_client` does; return how to stop.
+
+        That is a `BackendTask`, or the `runtime` of a middleware or server, which has one.
+        """
         _ = self._backend
-        read = reader(task, loop)
+        read = reader(backend, loop)
         return self._metrics.snapshots.watch(
             self._service, lambda: of_backend(read(), self._customers), self._odd
         )

@@ -46,6 +46,15 @@ _LARGEST: Final = frozenset(
 )
 
 
+class Running(Protocol):
+    """Be the snapshot of what runs a backend's task."""
+
+    @property
+    def task(self) -> BackendTaskSnapshot:
+        """What is known of the task."""
+        ...
+
+
 class Task(Protocol[T_co]):
     """Be anything with a snapshot: a façade, or what guards one with a lock."""
 
@@ -111,8 +120,12 @@ def of_client(shown: ClientTaskSnapshot) -> Iterator[Sample]:
     yield "client_retry_balance", (), shown.retry_balance
 
 
-def of_backend(shown: BackendTaskSnapshot, customers: Mapping[str, str]) -> Iterator[Sample]:
+def of_backend(
+    shown: BackendTaskSnapshot | Running, customers: Mapping[str, str]
+) -> Iterator[Sample]:
     """Yield what a backend's snapshot says; `customers` has the labels of those that have one."""
+    if not isinstance(shown, BackendTaskSnapshot):
+        shown = shown.task
     yield "backend_active_requests", (), shown.active
     yield "backend_lame_duck", (), shown.is_lame_duck
     utilization = shown.utilization

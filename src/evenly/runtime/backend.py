@@ -112,6 +112,10 @@ class BackendRuntime:
         thread_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         job_criticality()  # A misspelt EVENLY_CRITICALITY fails here rather than at a request.
+        if not (config is None or isinstance(config, BackendConfig)):
+            raise ConfigError(
+                f"config must be a BackendConfig of evenly.http or evenly.grpc, not {config!r:.100}"
+            )
         self.config = BackendConfig() if config is None else config
         task_config = default_task() if self.config.task is None else self.config.task
         self.has_quotas = task_config.quota is not None

@@ -22,6 +22,7 @@ from contextlib import AbstractContextManager
 from contextvars import Context
 from typing import Protocol, final
 
+from evenly.context import job_criticality
 from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
@@ -29,13 +30,13 @@ from evenly.core.client_task import ClientTask
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.report import LoadReport
 from evenly.core.request import Reason, Rejection, Request
-from evenly.discovery.target import Discovery
+from evenly.discovery.target import Discovery, from_target
 from evenly.errors import ConfigError
 from evenly.probe.prober import Prober
 from evenly.runtime.client_config import ClientConfig
 from evenly.wire.load_header import parse_load
 
-__all__ = ["ClientRuntime", "Connector", "Waiting"]
+__all__ = ["ClientRuntime", "Connector", "Waiting", "check_client"]
 
 _LOGGER = logging.getLogger("evenly.runtime")
 _NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
@@ -130,6 +131,15 @@ class Waiting:
             self.go_on(answer)
 
 
+def check_client(target: str | Discovery, config: ClientConfig) -> None:
+    """Raise where a client is made what would fail at its first request, in the background."""
+    job_criticality()  # EVENLY_CRITICALITY may be misspelt, ...
+    if not isinstance(config, ClientConfig):
+        raise ConfigError(f"config must be a ClientConfig, not {config!r:.100}")
+    config.resolved_task(os.environ)  # ... and so may the rest of the environment.
+    from_target(target)
+
+
 @final
 class ClientRuntime:
     """Drive the decisions about one service for one process."""
@@ -154,7 +164,7 @@ class ClientRuntime:
         self.is_discovered = False
         """Whether there has been a list of backends, or the wait for it is over."""
         self.prober = Prober(self._reported, key=config.probe.key)
-        self._discovery = discovery
+        self._discovery = from_target(discovery)  # It checks that it is one.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connector: Connector | None = None
         self._watching: asyncio.Task[None] | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import Final, final
 
 from evenly.core import check
 from evenly.core.client_task import ClientTaskConfig
@@ -13,6 +14,9 @@ from evenly.errors import ConfigError
 from evenly.probe.config import ProbeConfig
 
 __all__ = ["ClientConfig"]
+
+# HTTP's have the method before the path.
+_IS_METHOD: Final = re.compile(r"(?:[^\s/]+ )?/.*", re.DOTALL).fullmatch
 
 
 @final
@@ -24,7 +28,8 @@ class ClientConfig:
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     idempotent_methods: tuple[str, ...] = ()
     """Methods that may be done twice, and so be tried again after a lost connection.  gRPC:
-    `/package.Service/Method`, or `/package.Service/*` for all of a service."""
+    `/package.Service/Method`, or `/package.Service/*` for all of a service.  HTTP: `POST /search`,
+    or `POST /search/*` for all right below."""
     connect_seconds: float = 5.0
     """A connection that does not stand after so long is refused."""
     patience_seconds: float = 0.25
@@ -43,6 +48,12 @@ class ClientConfig:
             raise ConfigError(
                 f"idempotent_methods must be a tuple of names, not {self.idempotent_methods!r}"
             )
+        for method in self.idempotent_methods:
+            if not _IS_METHOD(method):
+                raise ConfigError(
+                    "idempotent_methods must be like /package.Service/Method for gRPC and like"
+                    f" POST /path for HTTP, not {method!r:.100}"
+                )
 
     def is_idempotent(self, method: str) -> bool:
         """Return whether this method was declared idempotent."""

@@ -16,11 +16,10 @@ put down when it ends.  Looking for as long as the work took bounds the price: a
 time goes into reading and refusing.  Otherwise it is one idle wait a slice, 0.3 ms in 10, and a
 backend that is mostly idle does without: it has looked.
 
-Where one turn of the loop reads all that has arrived, as it does with plain sockets, each turn is a
-look (`idle_seconds=0`): a turn begins one slice of work at most, and requests of which a turn's do
-not fill one never wait.
-
-`waiting` is thereby an exact count of the requests admitted and not begun.
+A turn of the loop that works little is a look as well, where it reads all that has arrived on open
+connections (`calm_seconds`): requests of which a turn's take less than that never wait.  One that
+works long is none, because a connection needs four or five turns to be accepted and read, and its
+request is not seen meanwhile.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _LEAST_LOOK_SECONDS = 0.001
 _MOST_WORK_SECONDS = 0.1
 # How fast the mean follows: about the last ten requests count.
 _GAIN = 0.1
-# From this part of a slice on, the next turn of the loop is waited for where a turn is a look.
+# From this part of `calm_seconds` on we ask to be told when the loop has turned.
 _NOTE_RATIO = 0.25
 
 
@@ -59,11 +58,12 @@ _NOTE_RATIO = 0.25
 class StartGate:
     """Hold requests back, first come first served, until it is their turn to begin.
 
-    Use it on the loop's thread.  While nobody waits, a request costs two comparisons and nothing is
-    scheduled.
+    Use it on the loop's thread.  While nobody waits, a request costs three comparisons, and at most
+    one call is scheduled for a turn of the loop.
     """
 
     __slots__ = (
+        "_calm_seconds",
         "_charge_seconds",
         "_clock",
         "_fastest_turn_seconds",
@@ -87,10 +87,12 @@ class StartGate:
         *,
         slice_seconds: float = 0.01,
         idle_seconds: float = 0.0003,
+        calm_seconds: float = 0.0,
         clock: Clock = time.monotonic,
     ) -> None:
         check.number("slice_seconds", slice_seconds, 1e-6, 1.0)
         check.number("idle_seconds", idle_seconds, 0.0, 1.0)
+        check.number("calm_seconds", calm_seconds, 0.0, slice_seconds)
         self.waiting = 0
         """Requests admitted and not begun."""
         self.mean_seconds = 0.0
@@ -98,6 +100,7 @@ class StartGate:
         self._slice_seconds = slice_seconds
         # Long enough for the thread that feeds the loop to be heard of, on a CPU that both share.
         self._idle_seconds = idle_seconds
+        self._calm_seconds = calm_seconds
         # How much work makes us ask for the next turn; `inf` when that was done, or is no look.
         self._note_seconds = math.inf
         self._clock = clock
@@ -165,7 +168,7 @@ class StartGate:
         self._soon(self._noted, asyncio.get_running_loop())
 
     def _noted(self) -> None:
-        if self._note_seconds == math.inf:  # or a look came first
+        if self._work_seconds < self._calm_seconds:
             self._begin_slice(self._clock())
 
     def _look(self) -> None:
@@ -194,8 +197,8 @@ class StartGate:
     def _begin_slice(self, now: float) -> None:
         self._work_seconds = 0.0
         self._slice_since = now
-        if self._idle_seconds == 0.0:
-            self._note_seconds = _NOTE_RATIO * self._slice_seconds
+        if self._calm_seconds:
+            self._note_seconds = _NOTE_RATIO * self._calm_seconds
 
     def _let_through(self) -> None:
         """Let through as many as fill the slice; they run in the next turn, and then we go on."""
@@ -205,17 +208,17 @@ class StartGate:
             if not turn.done():  # or it was cancelled
                 turn.set_result(None)
                 self._work_seconds += self._charge_seconds
-        self._soon_turning(self._go_on)  # Nobody may begin before those who have waited.
+        if queue:
+            self._soon_turning(self._go_on)
+        else:
+            self._is_turning = False  # Who comes in this turn begins before those let through.
 
     def _go_on(self) -> None:
         while self._queue and self._queue[0].done():  # cancelled: no reason to look
             self._queue.popleft()
         if not self._queue:
             self._is_turning = False
-            return
-        if self._idle_seconds == 0.0:  # This turn was a look, and the next one begins work.
-            self._begin_slice(self._clock())
-        if self._work_seconds < self._slice_seconds:
+        elif self._work_seconds < self._slice_seconds:
             self._let_through()  # who came in the meantime
         else:
             self._look()

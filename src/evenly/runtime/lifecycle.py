@@ -15,27 +15,36 @@ import inspect
 import logging
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, final
 
 from evenly.core import check
+from evenly.core.clock import Clock
 
 __all__ = [
+    "SAME_SIGNAL_SECONDS",
     "SIGNALS",
+    "Echoes",
     "Interruptions",
     "Life",
     "WarmUp",
     "check_grace",
     "is_first",
     "live",
+    "log_second_signal",
     "restored_signals",
     "run_warm_up",
     "signals_to",
 ]
 
-_LOGGER = logging.getLogger("evenly.runtime")
+_LOGGER = logging.getLogger("evenly.runtime.lifecycle")
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+SAME_SIGNAL_SECONDS: Final = 1.0
+"""A signal so soon after the first is the same one: GNU `timeout`, `make` in a terminal and some
+supervisors signal a process and then its group, within milliseconds.  Who is impatient is slower.
+"""
 _CANCEL_SECONDS: Final = 1.0
 
 WarmUp: TypeAlias = Callable[[], Awaitable[None] | None]
@@ -48,6 +57,10 @@ Interruptions: TypeAlias = asyncio.Queue[None]
 
 class Life(Protocol):
     """Say what one transport does at each step."""
+
+    @property
+    def active(self) -> int:
+        """Requests that are under way."""
 
     async def start(self) -> None:
         """Listen, as a lame duck, or begin to; a signal does not interrupt this."""
@@ -101,6 +114,8 @@ async def live(life: Life, interruptions: Interruptions, *, grace_seconds: float
             if await is_first(life.drained(), interruptions):
                 _LOGGER.info("drained: what is left has %g s", grace_seconds)
                 grace = grace_seconds
+            else:
+                log_second_signal(life.active)
     finally:
         await _stop(life, interruptions, grace)
 
@@ -111,10 +126,18 @@ async def _stop(life: Life, interruptions: Interruptions, grace: float | None) -
         stopping = asyncio.ensure_future(life.stop(grace))
         # Not cancelled at a signal: the second call shortens the first.
         if not await is_first(asyncio.shield(stopping), interruptions):
+            if grace is not None:
+                log_second_signal(life.active)
             await life.stop(None)
         await stopping
     finally:
         life.close()
+
+
+def log_second_signal(active: int) -> None:
+    """Say what a second signal does to the requests that are under way."""
+    are = "request is" if active == 1 else "requests are"
+    _LOGGER.warning("second signal: stopping at once, %d %s cut off", active, are)
 
 
 async def is_first(wanted: Awaitable[object], interruptions: Interruptions) -> bool:
@@ -182,16 +205,39 @@ async def _in_a_thread(function: Callable[[], object]) -> object:
     return await done
 
 
+@final
+class Echoes:
+    """Tell a second signal from the first one that comes twice, by `SAME_SIGNAL_SECONDS`."""
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._first_at: float | None = None
+
+    def is_echo(self) -> bool:
+        """Take note of a signal; return whether it is to be ignored."""
+        now = self._clock()
+        if self._first_at is None:
+            self._first_at = now
+            return False
+        return now - self._first_at < SAME_SIGNAL_SECONDS
+
+
 @contextmanager
-def signals_to(interruptions: Interruptions) -> Iterator[None]:
-    """Put signals into a queue, and give back the handlers that there were."""
+def signals_to(interruptions: Interruptions, *, clock: Clock = time.monotonic) -> Iterator[None]:
+    """Put signals into a queue, without echoes, and give back the handlers that there were."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Only the main thread may handle signals: somebody else stops this one.
         return
     loop = asyncio.get_running_loop()
+    echoes = Echoes(clock=clock)
+
+    def heard() -> None:
+        if not echoes.is_echo():
+            interruptions.put_nowait(None)
+
     with restored_signals():
         for number in SIGNALS:
-            loop.add_signal_handler(number, interruptions.put_nowait, None)
+            loop.add_signal_handler(number, heard)
         try:
             yield
         finally:

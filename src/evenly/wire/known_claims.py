@@ -17,7 +17,7 @@ __all__ = ["Beliefs", "KnownClaims"]
 _REMEMBERED_MOST: Final = 1024
 _REMEMBERED_LENGTH: Final = 1024
 
-Said = TypeVar("Said", bound=tuple[object, ...])
+Said = TypeVar("Said", bound=tuple[tuple[str | bytes, str | bytes], ...])
 
 
 @final
@@ -43,7 +43,7 @@ class Beliefs:
 
 @final
 class KnownClaims(dict[Said, Beliefs]):
-    """Look up what is believed of what was said, and read it where that is new.
+    """Look up what is believed of some entries, and read them where they are new.
 
     `read` never raises; `first_attempt` is the number that a first attempt carries.  A dictionary,
     so that what is known costs no call.
@@ -58,15 +58,8 @@ class KnownClaims(dict[Said, Beliefs]):
 
     def __missing__(self, said: Said) -> Beliefs:
         beliefs = Beliefs(self._read(said), self._first_attempt)
-        if _length(said) <= _REMEMBERED_LENGTH:
+        if sum(len(value) for _, value in said) <= _REMEMBERED_LENGTH:
             if len(self) >= _REMEMBERED_MOST:
                 self.clear()
             self[said] = beliefs
         return beliefs
-
-
-def _length(said: object) -> int:
-    """Return how long all that was said is together."""
-    if isinstance(said, tuple):
-        return sum(map(_length, said))
-    return len(said) if isinstance(said, (str, bytes)) else 0

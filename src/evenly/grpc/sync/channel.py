@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -11,16 +10,16 @@ from typing import Any, final
 
 import grpc
 
-from evenly.context import job_criticality
 from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.observer import NO_OBSERVER, Observer
-from evenly.discovery.target import Discovery, from_target
+from evenly.discovery.target import Discovery
 from evenly.grpc.service import Options
 from evenly.grpc.sync.call import AnyCall
 from evenly.grpc.sync.multicallable import StreamStream, StreamUnary, UnaryStream, UnaryUnary
 from evenly.grpc.sync.service import Service
 from evenly.grpc.sync.sharing import drop, release, share
 from evenly.grpc.sync.subscribers import Subscribers
+from evenly.runtime.client import check_client
 from evenly.runtime.client_config import ClientConfig
 
 __all__ = ["Channel", "channel"]
@@ -71,11 +70,7 @@ class Channel(grpc.Channel):
         compression: grpc.Compression | None,
         observer: Observer,
     ) -> None:
-        # What is misspelt in the environment fails here, not at the first call.
-        job_criticality()
-        config.resolved_task(os.environ)
-        if isinstance(target, str):
-            from_target(target)  # And so does a wrong target.
+        check_client(target, config)
         self.config = config
         self._make: Callable[[], Service] = lambda: Service(
             target,

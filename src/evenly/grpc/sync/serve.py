@@ -12,6 +12,7 @@ import enum
 import queue
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -19,7 +20,13 @@ from typing import Final, final
 
 from evenly.errors import UsageError
 from evenly.grpc.sync.server import Server
-from evenly.runtime.lifecycle import SIGNALS, check_grace, restored_signals
+from evenly.runtime.lifecycle import (
+    SIGNALS,
+    Echoes,
+    check_grace,
+    log_second_signal,
+    restored_signals,
+)
 
 __all__ = ["serve"]
 
@@ -45,6 +52,7 @@ class _Signals:
     def __init__(self) -> None:
         self.events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self.should_raise = False
+        self._echoes = Echoes(clock=time.monotonic)
 
     def next(self) -> _Event:
         """Wait for something to happen."""
@@ -53,7 +61,9 @@ class _Signals:
                 return self.events.get(timeout=_SLICE_SECONDS)
 
     def caught(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 -- Python's
-        """Handle one."""
+        """Handle one, unless it is an echo of the first."""
+        if self._echoes.is_echo():
+            return
         if self.should_raise:
             self.should_raise = False
             raise _Interrupted
@@ -70,8 +80,9 @@ def serve(
 
     It listens at once as a lame duck, runs `warm_up`, and then asks clients to send.  At the first
     signal it becomes a lame duck again, serves until nobody sends any more (or `drain_seconds` of
-    its config have passed), and gives what is left `grace_seconds`.  At the second signal, or at
-    one during the warm-up, it stops at once.  If `warm_up` raises, the server is stopped first.
+    its config have passed), and gives what is left `grace_seconds`.  At a second signal, more than
+    a second later, or at one during the warm-up, it stops at once.  If `warm_up` raises, the server
+    is stopped first.
 
     Outside of the main thread there are no signals: somebody else calls `server.stop`.
     """
@@ -112,7 +123,10 @@ def _drains(server: Server, signals: _Signals) -> bool:
     drained = asyncio.run_coroutine_threadsafe(server.runtime.drained(), server.background.loop)
     drained.add_done_callback(lambda _: signals.events.put(_Event.DRAINED))
     try:
-        return signals.next() is _Event.DRAINED
+        event = signals.next()
+        if event is _Event.SIGNAL:
+            log_second_signal(server.runtime.active)
+        return event is _Event.DRAINED
     finally:
         drained.cancel()
 
@@ -131,7 +145,10 @@ def _stop(server: Server, grace: float | None, signals: _Signals) -> None:
     stopped = server.stop(grace)
     while not stopped.is_set():
         if signals.next() is _Event.SIGNAL:
-            server.stop(None)
+            if grace is not None:
+                log_second_signal(server.runtime.active)
+            grace = None
+            server.stop(grace)
 
 
 @contextmanager

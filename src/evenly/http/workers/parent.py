@@ -90,6 +90,11 @@ class Parent:
 
     # The steps.
 
+    @property
+    def active(self) -> int:
+        """Requests that are under way in all workers."""
+        return self._board.total().active
+
     async def start(self) -> None:
         """Start the workers, and answer probes."""
         loop = asyncio.get_running_loop()

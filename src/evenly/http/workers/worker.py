@@ -84,7 +84,7 @@ def _run(index: int, briefing: Briefing, control: socket.socket) -> int:
         life = _Worker(briefing.options, Listening(sockets, briefing.name, None), board, index)
         orders.on_end = life.orphaned
         # The parent says for all what happens to them; after uvicorn has set up logging.
-        logging.getLogger("evenly.runtime").setLevel(logging.WARNING)
+        logging.getLogger("evenly.runtime.lifecycle").setLevel(logging.ERROR)
         await live(life, interruptions, grace_seconds=briefing.options.grace_seconds)
 
     try:
