@@ -175,6 +175,16 @@ def test_a_burst_beyond_the_limit_has_connections_opened_beyond_the_cap() -> Non
     assert transport.take() == picked
 
 
+def test_what_was_waited_for_and_refused_is_opened_within_the_cap() -> None:
+    transport = Transport(A, B, C, connecting_max=2)
+    picked = [transport.begin().backend for _ in range(3)]
+    transport.task.record_connection(picked[0], REFUSED)  # before it was even taken
+    transport.wait(60.0)  # Its delay is over ...
+
+    # ... but nobody waits for it any more, and the two others fill the cap.
+    assert transport.take() == {backend.address for backend in picked[1:]}
+
+
 def test_requests_to_a_service_that_refuses_do_not_hurry_its_delays() -> None:
     transport = Transport(A)
     task = transport.task

@@ -163,6 +163,7 @@ class Membership:
                 view.unused_since = now  # What counts is how long this one is unused.
             case ConnectionEvent.REFUSED:
                 health.refused(now)
+                self._demanded.pop(view, None)  # Who waited has heard; it is tried with its delay.
             case ConnectionEvent.LOST:
                 health.lost(now)
         self.moved(view, now)
