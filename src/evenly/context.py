@@ -90,8 +90,8 @@ class Scope(Protocol):
 
 # One variable: to set one costs as much as everything else that a scope does.
 _here: ContextVar[Scope | _Inside | None] = ContextVar("evenly_here", default=None)
-enter: Final[Callable[[Scope | None], Token[Scope | _Inside | None]]] = _here.set
-"""Serve a request from here on, or none any more; for transports."""
+enter: Final[Callable[[Scope], Token[Scope | _Inside | None]]] = _here.set
+"""Serve a request from here on, until `leave` or the end of this context; for transports."""
 current_meter: ContextVar[Meter | None] = ContextVar("evenly_meter", default=None)
 """What meters the request being served, if anything does."""
 

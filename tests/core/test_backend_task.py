@@ -215,7 +215,7 @@ def test_a_cost_that_is_none_spoils_no_average(wrong: object) -> None:
     for cpu_seconds in (0.01, wrong, 0.01):
         admission = admitted(task)
         clock.advance(0.01)
-        admission.finish(Outcome.OK, cpu_seconds)  # type: ignore[arg-type]
+        admission.finish(Outcome.OK, cpu_seconds)  # type: ignore[arg-type]  # It is wrong.
 
     assert task.finished == 3
     assert task.report().latency_seconds == pytest.approx(0.01)
@@ -478,7 +478,7 @@ def test_a_cost_that_is_none_counts_as_nothing(cpu_seconds: object) -> None:
     seen = Seen()
     task = new_task(BackendTaskConfig(quota=QUOTA), observer=seen)
     admission = admitted(task, CRITICAL, "a")
-    admission.finish(Outcome.OK, cpu_seconds)  # type: ignore[arg-type]  # a wrong measurement
+    admission.finish(Outcome.OK, cpu_seconds)  # type: ignore[arg-type]  # It is wrong.  # a wrong measurement
 
     assert task.snapshot().customers["a"].level_seconds == 1.0
     assert task.report().active == 0

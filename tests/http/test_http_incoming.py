@@ -149,7 +149,7 @@ def test_of_repeated_headers_the_first_counts_and_baggage_goes_on(incoming: Inco
     assert first.criticality is Criticality.CRITICAL_PLUS
     assert second.criticality is Criticality.SHEDDABLE
     assert hidden.criticality is Criticality.CRITICAL  # Nobody reads that far.
-    odd, _, _ = incoming.read(scope_of((b"baggage", "a=b"), *baggage))  # type: ignore[arg-type]
+    odd, _, _ = incoming.read(scope_of((b"baggage", "a=b"), *baggage))  # type: ignore[arg-type]  # no bytes
     assert odd.criticality is Criticality.SHEDDABLE
 
 

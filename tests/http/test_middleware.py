@@ -340,5 +340,5 @@ def test_whoever_takes_it_for_the_application_is_told_what_to_do() -> None:
     app = Middleware(hello)
 
     with pytest.raises(AttributeError, match=r"no attribute 'get'.* wrap it below them"):
-        app.get("/")  # type: ignore[attr-defined]
+        app.get("/")  # type: ignore[attr-defined]  # the mistake
     assert not hasattr(app, "routes")

@@ -512,7 +512,7 @@ def test_a_client_that_is_not_async_is_refused() -> None:
         evenly.UsageError, match=r"evenly\.http\.Transport is for httpx\.AsyncClient"
     ):
         client.get("http://search.prod/")
-    with pytest.raises(evenly.UsageError, match="AsyncClient"):  # noqa: SIM117
+    with pytest.raises(evenly.UsageError, match="AsyncClient"):  # noqa: SIM117 -- entering raises
         with httpx.Client(transport=transport):
             pass
 

@@ -99,7 +99,7 @@ def test_it_has_no_loop_before_it_was_started() -> None:
 
 def test_what_is_no_discovery_is_refused() -> None:
     with pytest.raises(ConfigError, match="target must be a string or a Discovery, not None"):
-        ClientRuntime(None, configured())  # type: ignore[arg-type]
+        ClientRuntime(None, configured())  # type: ignore[arg-type]  # the mistake
 
 
 async def test_a_list_that_is_refused_leaves_the_last_one(

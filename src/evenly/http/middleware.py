@@ -47,7 +47,8 @@ def backend_runtime(
     config: BackendConfig | None = None, *, observer: Observer = NO_OBSERVER
 ) -> BackendRuntime:
     """Return a runtime for HTTP, for whoever hands one to a `Middleware`."""
-    # One turn of the loop reads all that has arrived: no thread feeds it that would need time.
+    # One turn of the loop reads all that has arrived on open connections: no thread feeds it that
+    # would need time.
     gate = StartGate(idle_seconds=_IDLE_SECONDS, calm_seconds=_CALM_SECONDS)
     return BackendRuntime(config, observer=observer, gate=gate)
 

@@ -19,11 +19,17 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar, final, overload
+from typing import Literal, final, overload
 
 from evenly.context import job_criticality
 from evenly.core import check
-from evenly.core.backend_task import Admission, BackendTask, BackendTaskConfig, BackendTaskSnapshot
+from evenly.core.backend_task import (
+    Admission,
+    BackendTask,
+    BackendTaskConfig,
+    BackendTaskSnapshot,
+    Kind,
+)
 from evenly.core.claim import Trust
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.report import LoadReport
@@ -36,8 +42,6 @@ from evenly.runtime.readings import Readings
 from evenly.signals.cpu import effective_cores
 
 __all__ = ["BackendConfig", "BackendRuntime", "BackendRuntimeSnapshot", "default_task"]
-
-Kind = TypeVar("Kind", bound=Admission)
 
 _LOGGER = logging.getLogger("evenly.runtime")
 _LEAST_WAIT_SECONDS = 0.001

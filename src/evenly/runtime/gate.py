@@ -17,9 +17,11 @@ time goes into reading and refusing.  Otherwise it is one idle wait a slice, 0.3
 backend that is mostly idle does without: it has looked.
 
 A turn of the loop that works little is a look as well, where it reads all that has arrived on open
-connections (`calm_seconds`): requests of which a turn's take less than that never wait.  One that
-works long is none, because a connection needs four or five turns to be accepted and read, and its
-request is not seen meanwhile.
+connections (`calm_seconds`): requests of which a turn's take less than that hardly ever wait.  One
+that works long is none, because a connection needs four or five turns to be accepted and read, and
+its request is not seen meanwhile.
+
+`waiting` is thereby an exact count of the requests admitted and not begun.
 """
 
 from __future__ import annotations
