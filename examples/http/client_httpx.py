@@ -19,7 +19,9 @@ async def main(target: str, times: int, pause_seconds: float) -> None:
     """Send some requests, and say which backend served how many."""
     served: Counter[str] = Counter()
     transport = evenly.http.Transport(target)
-    async with httpx.AsyncClient(transport=transport, base_url="http://hello") as client:  # CHANGED
+    async with httpx.AsyncClient(
+        mounts={"http://hello": transport}, base_url="http://hello"
+    ) as client:  # CHANGED
         for number in range(times):
             response = await client.get("/hello/world", timeout=5.0)
             response.raise_for_status()
