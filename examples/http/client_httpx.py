@@ -19,9 +19,8 @@ async def main(target: str, times: int, pause_seconds: float) -> None:
     """Send some requests, and say which backend served how many."""
     served: Counter[str] = Counter()
     transport = evenly.http.Transport(target)
-    async with httpx.AsyncClient(
-        mounts={"http://hello": transport}, base_url="http://hello"
-    ) as client:  # CHANGED
+    mounts = {"http://hello": transport}  # CHANGED: and it is given below
+    async with httpx.AsyncClient(mounts=mounts, base_url="http://hello") as client:
         for number in range(times):
             response = await client.get("/hello/world", timeout=5.0)
             response.raise_for_status()
