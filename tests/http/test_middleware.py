@@ -339,6 +339,6 @@ async def test_an_application_that_has_returned_sends_nowhere_and_hears_that_all
 def test_whoever_takes_it_for_the_application_is_told_what_to_do() -> None:
     app = Middleware(hello)
 
-    with pytest.raises(AttributeError, match=r"no attribute 'get'.* wrap it below them"):
+    with pytest.raises(AttributeError, match=r"the application has: wrap it below them, or use"):
         app.get("/")  # type: ignore[attr-defined]  # the mistake
     assert not hasattr(app, "routes")

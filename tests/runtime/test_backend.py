@@ -6,7 +6,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from evenly.core.backend_task import Admission, BackendTaskConfig
 from evenly.core.overload.utilization_config import UtilizationConfig, default_signals
 from evenly.core.request import Outcome, Reason, Rejection, Request
-from evenly.errors import ConfigError
+from evenly.errors import ConfigError, UsageError
 from evenly.probe.config import ProbeConfig
 from evenly.runtime.backend import BackendConfig, BackendRuntime
 from evenly.runtime.client_config import ClientConfig
@@ -46,8 +47,8 @@ async def test_a_request_is_active_from_its_admission_to_its_end(runtime: Backen
     first, second = admitted(runtime), admitted(runtime)
     assert (runtime.active, runtime.snapshot().task.active) == (2, 2)
 
-    runtime.finish(first, Outcome.OK, 0.001)
-    runtime.pass_on(second, 0.001)
+    runtime.task.finish(first, Outcome.OK, 0.001)
+    runtime.task.pass_on(second, 0.001)
 
     assert (runtime.active, runtime.snapshot().task.active, runtime.task.finished) == (0, 0, 2)
 
@@ -91,7 +92,7 @@ async def test_the_loop_is_timed_while_there_are_requests_and_only_then(
     admission = admitted(runtime)
     assert is_timing(runtime)
 
-    runtime.finish(admission, Outcome.OK, 0.001)
+    runtime.task.finish(admission, Outcome.OK, 0.001)
     async with asyncio.timeout(SOON):
         while is_timing(runtime):
             await asyncio.sleep(0.01)
@@ -117,7 +118,7 @@ async def test_mean_cost_is_the_loops_time_where_handlers_take_little() -> None:
     assert runtime.readings.mean_cost_seconds() == 0.000005
 
     for _ in range(100):
-        runtime.finish(admitted(runtime), Outcome.OK, 0.000005)
+        runtime.task.finish(admitted(runtime), Outcome.OK, 0.000005)
     seconds = 0.02
     for _ in range(5):  # as many ticks as there are in a second
         runtime.readings._tick()
@@ -133,7 +134,7 @@ async def test_a_few_requests_do_not_pay_for_what_the_loop_does_by_itself() -> N
     runtime.start(asyncio.get_running_loop())
     runtime.measured(0.001)
     for _ in range(19):
-        runtime.finish(admitted(runtime), Outcome.OK, 0.001)
+        runtime.task.finish(admitted(runtime), Outcome.OK, 0.001)
     seconds = 1.0
     for _ in range(5):
         runtime.readings._tick()
@@ -160,7 +161,7 @@ async def test_signals_that_a_config_leaves_out_are_not_recorded() -> None:
     task = BackendTaskConfig(utilization=UtilizationConfig(signals=signals))
     runtime = BackendRuntime(BackendConfig(task=task))
     runtime.start(asyncio.get_running_loop())
-    runtime.finish(admitted(runtime), Outcome.OK, 0.001)
+    runtime.task.finish(admitted(runtime), Outcome.OK, 0.001)
     for _ in range(5):
         runtime.readings._tick()
     runtime.report()
@@ -194,36 +195,22 @@ async def test_drained_waits_for_the_last_request(runtime: BackendRuntime) -> No
     drained = asyncio.ensure_future(runtime.drained())
     await asyncio.sleep(0.01)
     runtime.enter_lame_duck()
-    runtime.finish(first, Outcome.OK)
+    runtime.task.finish(first, Outcome.OK)
     await asyncio.sleep(0.01)
     assert not drained.done()
 
-    runtime.finish(second, Outcome.OK)
+    runtime.task.finish(second, Outcome.OK)
     await asyncio.wait_for(drained, SOON)
 
 
 async def test_drained_waits_on_while_the_shutdown_has_not_begun(runtime: BackendRuntime) -> None:
     drained = asyncio.ensure_future(runtime.drained())
-    runtime.finish(admitted(runtime), Outcome.OK)
+    runtime.task.finish(admitted(runtime), Outcome.OK)
     await asyncio.sleep(0.01)
     assert not drained.done()
 
     runtime.enter_lame_duck()
     await asyncio.wait_for(drained, SOON)
-
-
-async def test_drained_hears_of_a_request_that_ends_in_another_thread(
-    runtime: BackendRuntime,
-) -> None:
-    admission = admitted(runtime)
-    runtime.enter_lame_duck()
-    drained = asyncio.ensure_future(runtime.drained())
-    await asyncio.sleep(0.01)
-
-    thread = threading.Thread(target=runtime.finish, args=(admission, Outcome.OK, 0.001))
-    thread.start()
-    await asyncio.wait_for(drained, SOON)
-    thread.join()
 
 
 async def test_time_up_drains_too() -> None:
@@ -332,23 +319,123 @@ async def test_a_request_that_comes_too_late_does_not_start_it_again() -> None:
     assert not runtime.is_started
 
 
-async def test_many_threads_may_admit_and_finish(runtime: BackendRuntime) -> None:
+def threads_that_call(runtime: BackendRuntime, verb: str) -> set[int]:
+    """Note from now on which threads call a verb of the façade."""
+    threads = set()
+    inner = getattr(runtime.task, verb)
+
+    def call(*args: object) -> object:
+        threads.add(threading.get_ident())
+        return inner(*args)
+
+    setattr(runtime.task, verb, call)
+    return threads
+
+
+async def run_in_threads(count: int, work: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(count) as threads:
+        await asyncio.gather(*(loop.run_in_executor(threads, work) for _ in range(count)))
+
+
+async def test_many_threads_may_admit_and_finish_under_the_lock() -> None:
+    runtime = BackendRuntime(BackendConfig(task=NO_WAIT), lock=threading.RLock())
+    runtime.start(asyncio.get_running_loop())
+
     def work() -> None:
         for _ in range(300):
-            answer = runtime.admit(Request())
+            with runtime.lock:
+                answer = runtime.admit(Request())
             runtime.should_degrade()
+            runtime.record_signal("memory", 0.1)
             if isinstance(answer, Admission):
-                runtime.finish(answer, Outcome.OK, 0.00001)
+                with runtime.lock:
+                    runtime.task.finish(answer, Outcome.OK, 0.00001)
             runtime.report()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        await asyncio.sleep(0.005)
-
+    await run_in_threads(4, work)
     assert (runtime.active, runtime.snapshot().task.active) == (0, 0)
     assert runtime.task.finished == 4 * 300
+    runtime.stop()
+
+
+async def test_what_another_thread_records_is_heard_on_the_loop(runtime: BackendRuntime) -> None:
+    heard_on = threads_that_call(runtime, "record_signal")
+
+    def work() -> None:
+        for _ in range(100):
+            runtime.record_signal("memory", 0.25)
+            assert not runtime.should_degrade()
+
+    await run_in_threads(4, work)
+    assert heard_on == {threading.get_ident()}
+    signal = runtime.snapshot().task.utilization.signals["memory"]
+    assert signal.value is not None
+
+
+async def test_a_misspelt_signal_is_an_error_where_it_is_recorded(runtime: BackendRuntime) -> None:
+    with pytest.raises(UsageError, match=r"unknown signal 'memroy'; there are .*memory"):
+        await asyncio.to_thread(runtime.record_signal, "memroy", 0.1)
+
+
+def test_what_is_recorded_after_the_loop_was_closed_is_lost_without_an_error() -> None:
+    loop = asyncio.new_event_loop()
+    runtime = BackendRuntime(BackendConfig(probe=ProbeConfig(is_on=False)))
+    runtime.start(loop)
+    loop.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(runtime.record_signal, "memory", 0.1).result(SOON)
+
+
+async def test_another_thread_gets_the_last_report(runtime: BackendRuntime) -> None:
+    made_on = threads_that_call(runtime, "report")
+    last = runtime.report()
+    admitted(runtime)
+
+    assert await asyncio.to_thread(runtime.report) is last
+    assert made_on == {threading.get_ident()}
+    assert runtime.report().active == 1
+
+
+async def test_another_threads_snapshot_is_taken_on_the_loop(runtime: BackendRuntime) -> None:
+    taken_on = threads_that_call(runtime, "snapshot")
+    admitted(runtime)
+
+    assert (await asyncio.to_thread(runtime.snapshot)).task.active == 1
+    assert taken_on == {threading.get_ident()}
+
+
+async def test_another_thread_may_change_the_state(runtime: BackendRuntime) -> None:
+    heard_on = []
+    runtime.on_state(lambda _: heard_on.append(threading.get_ident()))
+    drained = asyncio.ensure_future(runtime.drained())
+
+    assert await asyncio.to_thread(runtime.announce_healthy)
+    assert not await asyncio.to_thread(lambda: runtime.is_lame_duck)
+    await asyncio.to_thread(runtime.enter_lame_duck)
+    assert await asyncio.to_thread(lambda: runtime.is_lame_duck)
+    assert not await asyncio.to_thread(runtime.announce_healthy)
+    assert heard_on == [threading.get_ident()] * 2
+    await asyncio.wait_for(drained, SOON)
+
+
+async def test_after_the_stop_another_thread_is_answered_too(runtime: BackendRuntime) -> None:
+    runtime.stop()
+
+    assert (await asyncio.to_thread(runtime.snapshot)).task.active == 0
+    assert await asyncio.to_thread(runtime.report) == runtime.report()
+    await asyncio.to_thread(runtime.record_signal, "memory", 0.5)  # Nobody wants to know.
+
+
+async def test_another_thread_may_ask_whether_to_degrade() -> None:
+    runtime = BackendRuntime(BackendConfig(task=NO_WAIT, own_signals=("cpu", "runnable")))
+    runtime.start(asyncio.get_running_loop())
+    assert not await asyncio.to_thread(runtime.should_degrade)
+
+    runtime.record_signal("runnable", 400.0)
+    assert await asyncio.to_thread(runtime.should_degrade)
+    runtime.stop()
 
 
 def test_cores_are_those_that_one_event_loop_can_use() -> None:
@@ -396,7 +483,7 @@ async def test_signals_of_ones_own_are_not_read_from_the_system() -> None:
 
     runtime.record_signal("runnable", 400.0)
     assert isinstance(runtime.admit(Request()), Rejection)
-    runtime.finish(admission, Outcome.OK)
+    runtime.task.finish(admission, Outcome.OK)
     runtime.stop()
 
 
@@ -410,7 +497,7 @@ async def test_what_is_charged_counts_as_the_process_too() -> None:
     runtime._record_process(1.0)
     first = admitted(runtime)
     runtime.charged(0.5)
-    runtime.finish(first, Outcome.OK, 0.5)
+    runtime.task.finish(first, Outcome.OK, 0.5)
     runtime.task._cost._period_began_at -= 2.0  # The period is over.
     runtime._record_process(1.25)
 

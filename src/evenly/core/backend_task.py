@@ -104,16 +104,14 @@ class BackendTaskSnapshot:
 class Admission:
     """Be one admitted request, from `admit` to `finish`; a transport may know more of it."""
 
-    __slots__ = ("_task", "admitted_at", "is_finished", "request", "reservation")
+    __slots__ = ("admitted_at", "is_finished", "request", "reservation", "task")
 
-    def __init__(
-        self, task: BackendTask, request: Request, reservation: Reservation | None, now: float
-    ) -> None:
-        self._task = task
-        self.request = request
-        self.reservation = reservation
-        self.admitted_at = now
-        self.is_finished = False
+    # Set by `BackendTask.admit`: a constructor is one call more, once per request.
+    task: BackendTask
+    request: Request
+    reservation: Reservation | None
+    admitted_at: float
+    is_finished: bool
 
     def __repr__(self) -> str:
         return (
@@ -123,7 +121,7 @@ class Admission:
 
     def finish(self, outcome: Outcome, cpu_seconds: float = 0.0) -> None:
         """End the request, on every path and exactly once, with the CPU that its handler used."""
-        self._task.finish(self, outcome, cpu_seconds)
+        self.task.finish(self, outcome, cpu_seconds)
 
 
 @final
@@ -192,7 +190,8 @@ class BackendTask:
         Nothing that a caller may claim raises here, by way of `evenly.core.claim.believe`.  A lame
         duck still serves: whoever sends to it has not heard yet, or has nobody else.
         """
-        now = self._clock()
+        clock = self._clock  # A call of an attribute takes the slow way; so does one in `finish`.
+        now = clock()
         if attempt != 1 or not self._attempts.is_peaceful:
             self._attempts.record(attempt)
         if request.deadline_at is not None and not request.deadline_at > now:
@@ -211,7 +210,12 @@ class BackendTask:
                 return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED, now)
         if now >= self._count_at:
             self._count(now)
-        admission = kind(self, request, reservation, now)
+        admission = kind()
+        admission.task = self
+        admission.request = request
+        admission.reservation = reservation
+        admission.admitted_at = now
+        admission.is_finished = False
         self.active += 1
         self._arrived_at = now
         if not self._is_plain:
@@ -226,6 +230,10 @@ class BackendTask:
         """
         self.finish(admission, Outcome.DONT_RETRY, cpu_seconds)
         return self._reject(admission.request, _DONT_RETRY, self._busy_at)
+
+    def check_signal(self, name: str) -> None:
+        """Raise unless there is such a signal; any thread may ask."""
+        self._utilization.check(name)
 
     def record_signal(self, name: str, value: float) -> None:
         """Learn a signal's value; `runnable` is a count of requests, for all cores together.
@@ -303,7 +311,7 @@ class BackendTask:
         self._probe_port = port
 
     def should_degrade(self) -> bool:
-        """Return whether cheaper answers are wanted now."""
+        """Return whether cheaper answers are wanted now; any thread may ask."""
         return self._utilization.should_degrade(self._clock())
 
     def announce_healthy(self) -> bool:
@@ -404,7 +412,8 @@ class BackendTask:
                 f"finish({outcome.name}): this request has finished already: {admission!r}"
             )
         admission.is_finished = True
-        self._busy_at = now = self._clock()
+        clock = self._clock
+        self._busy_at = now = clock()
         active = self.active
         self.active = active - 1
         seconds = now - admission.admitted_at

@@ -89,7 +89,7 @@ class HandlerWrapper:
         try:
             await self.runtime.wait_for_turn()
         except BaseException:
-            self.runtime.finish(
+            self.runtime.task.finish(
                 call.admission, gave_up(call.admission, call.admission.request.deadline_at)
             )
             raise
@@ -98,18 +98,18 @@ class HandlerWrapper:
         """End a request whose handler has raised; if this returns, the error goes to gRPC."""
         admission = call.admission
         if call.abort_code is not None:
-            self.runtime.finish(admission, outcome_of_status(call.abort_code), cpu_seconds)
+            self.runtime.task.finish(admission, outcome_of_status(call.abort_code), cpu_seconds)
         elif isinstance(error, asyncio.CancelledError | GeneratorExit):
-            self.runtime.finish(
+            self.runtime.task.finish(
                 admission, gave_up(admission, admission.request.deadline_at), cpu_seconds
             )
         elif is_refusal(error):
-            rejection = self.runtime.pass_on(admission, cpu_seconds)
+            rejection = self.runtime.task.pass_on(admission, cpu_seconds)
             code, details = refusal(rejection, admission.request)
             entries = (*call.trailing_metadata(), *rejection_to_grpc(rejection))
             await call.abort(code, passed_on(details, error), entries)
         elif isinstance(error, _Undecodable):
-            self.runtime.finish(admission, Outcome.ERROR, cpu_seconds)
+            self.runtime.task.finish(admission, Outcome.ERROR, cpu_seconds)
             _LOGGER.error("a request could not be parsed", exc_info=error.__cause__)
             await call.abort(grpc.StatusCode.INTERNAL, "Exception deserializing request!")
         else:
@@ -117,7 +117,7 @@ class HandlerWrapper:
             code = call.inner.code()
             is_set = code not in _NO_FAILURE
             outcome = outcome_of_status(code) if is_set else Outcome.ERROR
-            self.runtime.finish(admission, outcome, cpu_seconds)
+            self.runtime.task.finish(admission, outcome, cpu_seconds)
             call.add_trailers()
 
 
@@ -173,9 +173,11 @@ class _MethodHandler(grpc.RpcMethodHandler):
         """
         runtime = self._runtime
         request, attempt, to_evenly = self._read(inner)
-        admission = runtime.admit(request, attempt)
+        admission = runtime.task.admit(request, attempt)
         if type(admission) is Rejection:
             await self._wrapper.refuse(inner, admission, request, to_evenly=to_evenly)
+        if not runtime.readings.is_timing:
+            runtime.readings.begun()
         scope = Serving(request, self._should_degrade)
         call = ServicerContext(inner, self._wrapper.trailers, admission, scope, to_evenly)
         if not runtime.gate.try_enter():
@@ -192,7 +194,7 @@ class _MethodHandler(grpc.RpcMethodHandler):
         code = inner.code() if call.abort_code is None else call.abort_code
         outcome = Outcome.OK if code is None else outcome_of_status(code)
         cpu_seconds = metering.mean_seconds if meter is None else metering.cpu_seconds(meter)
-        runtime.finish(admission, outcome, cpu_seconds)
+        runtime.task.finish(admission, outcome, cpu_seconds)
         if call.abort_code is None:
             if inner.trailing_metadata() or scope.was_degraded:
                 call.add_trailers()

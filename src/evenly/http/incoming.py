@@ -48,15 +48,16 @@ class Incoming:
 
     def read(self, scope: Scope) -> tuple[Request, int, bool]:
         """Return the request, its attempt number, and whether its client is one of ours."""
-        said: list[Header] = []
+        said: _Headers = ()
         deadline_ms: object = None
         for name, value in scope.get("headers") or ():
             if name in _READ:
-                if name != _DEADLINE:
-                    said.append((name, value))
-                elif deadline_ms is None:  # The first one counts, as everywhere.
-                    deadline_ms = value
-        beliefs = self._known[tuple(said[:_READ_MOST])]
+                if name == _DEADLINE:
+                    if deadline_ms is None:  # The first one counts, as everywhere.
+                        deadline_ms = value
+                elif len(said) < _READ_MOST:
+                    said += ((name, value),)
+        beliefs = self._known[said]
         request, attempt = beliefs.if_trusted
         if beliefs.if_not is not None and not self._is_trusted(scope):
             request, attempt = beliefs.if_not

@@ -16,7 +16,7 @@ import contextvars
 import time
 from collections.abc import Awaitable, Coroutine
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, Never, final
+from typing import Any, Final, Never, final
 
 from evenly.context import enter, leave
 from evenly.core.observer import NO_OBSERVER, Observer
@@ -122,15 +122,6 @@ class Middleware:
         # In an empty context: the one that is current may belong to a request.
         contextvars.Context().run(self.runtime.start, self._loop)
 
-    if not TYPE_CHECKING:  # which would believe that there is everything
-
-        def __getattr__(self, name: str) -> Never:
-            """Say what is wrong where somebody takes this for the application."""
-            raise AttributeError(
-                f"'Middleware' has no attribute {name!r}; routes and the like are the application's"
-                ": wrap it below them, or use its add_middleware(evenly.http.Middleware)"
-            )
-
     def announce_healthy(self) -> bool:
         """Ask clients to send; return False if the shutdown has begun."""
         return self.runtime.announce_healthy()
@@ -150,6 +141,8 @@ class Middleware:
 
         Written out rather than divided: in a server whatever runs once per request has left the
         CPU's caches since the last one, and costs three times what it does in a loop of its own.
+        What is called and is no method is taken into a variable first: 3.11 has a fast way for
+        either, and none for both at once.
         """
         if scope["type"] != "http" or _SEEN in scope:
             await self._pass_through(scope, receive, send)
@@ -162,13 +155,15 @@ class Middleware:
         if path in self._paths and self._endpoints.serves(scope):
             await self._endpoints.answer(path, send)
             return
-        runtime = self.runtime
-        request, attempt, to_evenly = self._read(scope)
-        served = runtime.admit(request, attempt, Served)
+        runtime, read, app = self.runtime, self._read, self.app
+        request, attempt, to_evenly = read(scope)
+        served = runtime.task.admit(request, attempt, Served)
         if type(served) is not Served:
             await self._answers.refuse(served, request, scope, send, to_evenly=to_evenly)
             return
         served.begin(self._answers, scope, receive, send, to_evenly)
+        if not runtime.readings.is_timing:
+            runtime.readings.begun()
         if not runtime.gate.try_enter() and not await self._is_in_time(served):
             return
         scope[_SEEN] = True
@@ -181,7 +176,7 @@ class Middleware:
         token = enter(served)
         try:
             send = served.send_watched if self._is_watching else served.send
-            work = self.app(scope, served.receive, send)
+            work = app(scope, served.receive, send)
             await (work if meter is None else meter.run(_coroutine(work)))
             if served.held is not None:
                 await served.release()
@@ -196,7 +191,7 @@ class Middleware:
                 leave(token)
         outcome = served.outcome() if served.ended is None else served.ended
         cpu_seconds = metering.mean_seconds if meter is None else metering.cpu_seconds(meter)
-        runtime.finish(served, outcome, cpu_seconds)
+        runtime.task.finish(served, outcome, cpu_seconds)
 
     def _begin(self, scope: Scope) -> None:
         """Look at the first request: it tells about the server, and there may be no lifespan."""
@@ -233,23 +228,44 @@ class Middleware:
         try:
             await self.runtime.wait_for_turn()
         except BaseException:
-            self.runtime.finish(served, gave_up(served, deadline_at))
+            self.runtime.task.finish(served, gave_up(served, deadline_at))
             raise
         if deadline_at is None or time.monotonic() < deadline_at:
             return True
-        self.runtime.finish(served, Outcome.TIMEOUT)
+        self.runtime.task.finish(served, Outcome.TIMEOUT)
         await served.refuse(_EXPIRED)
         return False
 
     async def _is_answered(self, served: Served, error: BaseException, cpu_seconds: float) -> bool:
         """End a request whose application has raised; return whether the client has its answer."""
         if served.status == 0 and is_refusal(error):
-            await served.refuse(self.runtime.pass_on(served, cpu_seconds), error)
+            await served.refuse(self.runtime.task.pass_on(served, cpu_seconds), error)
             return True
-        self.runtime.finish(served, served.outcome(error), cpu_seconds)
+        self.runtime.task.finish(served, served.outcome(error), cpu_seconds)
         if served.held is not None:
             await served.release()
         return False
+
+
+@final
+class _OfTheApplication:
+    """Say what is wrong where somebody takes a middleware for the application."""
+
+    def __get__(self, instance: object, owner: type) -> Never:
+        raise AttributeError(
+            "a Middleware has no routes and the like, the application has: wrap it below them, or "
+            "use its add_middleware(evenly.http.Middleware)"
+        )
+
+
+# By name: with a `__getattr__` every look at an attribute takes the slow way.
+for _name in (
+    *("get", "post", "put", "patch", "delete", "head", "options", "api_route", "route", "routes"),
+    *("add_api_route", "add_route", "include_router", "mount", "router", "websocket", "state"),
+    *("add_middleware", "middleware", "add_event_handler", "on_event", "dependency_overrides"),
+    *("add_exception_handler", "exception_handler"),
+):
+    setattr(Middleware, _name, _OfTheApplication())
 
 
 async def _nobody() -> Message:

@@ -87,42 +87,41 @@ class Served(Admission):
         if self.held is not None:
             self.held.append(message)
             return _nothing()
+        send_to = self.send_to  # See `Middleware.__call__`.
         kind = message["type"]
-        if kind == "http.response.start":
-            status = message.get("status", 500)
-            if status == 500 and is_refusal(sys.exception()):
-                self.held = [message]
-                return _nothing()
-            self.status = status
-            answers = self._answers
-            if self._to_evenly and status < 400 and (peer := self._scope.get("client")) and peer[1]:
-                # Port 0 is what a proxy said, of whomever.
-                entries = answers.news_for(peer)
-                if not entries and not (self.was_degraded or answers.is_lame_duck):
-                    return self.send_to(message)
-            else:
-                entries = answers.load(self._to_evenly)
-            headers = [*(message.get("headers") or ()), *entries]
-            if self.was_degraded or answers.is_lame_duck:
-                answers.mark(
-                    headers,
-                    self._scope,
-                    to_evenly=self._to_evenly,
-                    is_degraded=self.was_degraded,
-                )
-            # Not in place: some applications have one message for all responses.
-            message = {**message, "headers": headers}
-        elif (
-            kind in _BODIES
-            and self.status  # Without a beginning the server raises, and answers 500.
-            and not message.get("more_body", False)
-            and not self._has_left
-        ):
-            self.ended = _OK if self.status < 500 else outcome_of_status(self.status)
-            deadline_at = self.request.deadline_at
-            if deadline_at is not None and self.ended is _OK and time.monotonic() >= deadline_at:
-                self.ended = Outcome.TIMEOUT
-        return self.send_to(message)
+        if kind != "http.response.start":
+            if (
+                kind in _BODIES
+                and self.status  # Without a beginning the server raises, and answers 500.
+                and not message.get("more_body", False)
+                and not self._has_left
+            ):
+                self.ended = _OK if self.status < 500 else outcome_of_status(self.status)
+                at = self.request.deadline_at
+                if at is not None and self.ended is _OK and time.monotonic() >= at:
+                    self.ended = Outcome.TIMEOUT
+            return send_to(message)
+        status = message.get("status", 500)
+        if status == 500 and is_refusal(sys.exception()):
+            self.held = [message]
+            return _nothing()
+        self.status = status
+        answers = self._answers
+        if self._to_evenly and status < 400 and (peer := self._scope.get("client")) and peer[1]:
+            # Port 0 is what a proxy said, of whomever.
+            news_for = answers.news_for
+            entries = news_for(peer)
+            if not entries and not (self.was_degraded or answers.is_lame_duck):
+                return send_to(message)
+        else:
+            entries = answers.load(self._to_evenly)
+        headers = [*(message.get("headers") or ()), *entries]
+        if self.was_degraded or answers.is_lame_duck:
+            answers.mark(
+                headers, self._scope, to_evenly=self._to_evenly, is_degraded=self.was_degraded
+            )
+        # Not in place: some applications have one message for all responses.
+        return send_to({**message, "headers": headers})
 
     async def send_watched(self, message: Message) -> None:
         """Send where the server says that a client has left, by an `OSError` (ASGI 2.4)."""

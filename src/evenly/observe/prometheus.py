@@ -141,7 +141,8 @@ class PrometheusObserver(Observer):
     ) -> Callable[[], None]:
         """Show a backend at every scrape, as `watch_client` does; return how to stop.
 
-        That is a `BackendTask`, or the `runtime` of a middleware or server, which has one.
+        That is a `BackendTask`, or the `runtime` of a middleware or server, which has one and finds
+        the way to its loop by itself.
         """
         _ = self._backend
         read = reader(backend, loop)

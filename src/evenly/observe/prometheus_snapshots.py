@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol, TypeVar, final
 
@@ -12,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily
 from evenly.core.backend_task import BackendTaskSnapshot
 from evenly.core.client_task import ClientTaskSnapshot
 from evenly.observe.labels import ATTEMPTS, LEVELS, MORE, OTHER, STATES, is_label
+from evenly.observe.on_loop import ask
 
 __all__ = ["Snapshots", "Task", "of_backend", "of_client", "reader"]
 
@@ -19,8 +19,6 @@ T_co = TypeVar("T_co", covariant=True)
 _Count = Callable[..., None]
 Sample = tuple[str, tuple[str, ...], float]
 
-# How long a scrape waits for an event loop that is busy, before it does without its snapshot.
-_LOOP_SECONDS = 1.0
 # Read from snapshots.  Where one process has several tasks of a service, their sum is shown ...
 _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "client_backends": ("Backends in the subset, by state.", ("state",)),
@@ -152,16 +150,7 @@ def reader(task: Task[T_co], loop: asyncio.AbstractEventLoop | None) -> Callable
     def read() -> T_co:
         if home is None or home is _running_loop():
             return task.snapshot()
-        answer: concurrent.futures.Future[T_co] = concurrent.futures.Future()
-
-        def take() -> None:
-            try:
-                answer.set_result(task.snapshot())
-            except Exception as error:  # noqa: BLE001 -- it is raised where it was asked for
-                answer.set_exception(error)
-
-        home.call_soon_threadsafe(take)
-        return answer.result(_LOOP_SECONDS)
+        return ask(home, task.snapshot)
 
     return read
 

@@ -3,14 +3,20 @@
 Whatever the transport, the same has to be done around the façade; a transport adds requests.
 Nothing is decided here.
 
-Use it on the loop's thread, except that `admit`, `finish`, `pass_on`, `report`, `record_signal` and
-`should_degrade` may be called from any: the façade is called under `lock`, which is reentrant.
+Use it on the loop's thread, which has the façade to itself: a lock would be a tenth of what a
+request costs here.  From other threads there are `record_signal`, which the loop hears in its next
+turn, `should_degrade`, `report`, which is then the last one made, and `snapshot`,
+`announce_healthy` and `enter_lame_duck`, which wait for the loop.
+
+Where handlers are threads, whoever makes the runtime gives it a reentrant `lock`: any thread then
+records, reports and takes snapshots under it, and must hold it to call `admit` or `task`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import math
 import random
@@ -19,7 +25,8 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, final, overload
+from functools import partial
+from typing import Literal, final
 
 from evenly.context import job_criticality
 from evenly.core import check
@@ -28,13 +35,13 @@ from evenly.core.backend_task import (
     BackendTask,
     BackendTaskConfig,
     BackendTaskSnapshot,
-    Kind,
 )
 from evenly.core.claim import Trust
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.report import LoadReport
-from evenly.core.request import Outcome, Rejection, Request
+from evenly.core.request import Rejection, Request
 from evenly.errors import ConfigError
+from evenly.observe.on_loop import ask
 from evenly.probe.config import ProbeConfig
 from evenly.probe.responder import ProbeResponder, ResponderSnapshot
 from evenly.runtime.gate import StartGate
@@ -45,6 +52,7 @@ __all__ = ["BackendConfig", "BackendRuntime", "BackendRuntimeSnapshot", "default
 
 _LOGGER = logging.getLogger("evenly.runtime")
 _LEAST_WAIT_SECONDS = 0.001
+_MOST_WAIT_SECONDS = 0.02
 
 
 @final
@@ -124,8 +132,11 @@ class BackendRuntime:
         task_config = default_task() if self.config.task is None else self.config.task
         self.has_quotas = task_config.quota is not None
         rng = random.Random()
-        # A lock of one's own is cheaper than asking whether there is one.
-        self.lock = threading.RLock() if lock is None else lock
+        self._is_shared = lock is not None
+        self.lock: AbstractContextManager[object] = contextlib.nullcontext()
+        """What guards `task` where several threads use it."""
+        if lock is not None:
+            self.lock = lock
         self.task = BackendTask(
             task_config, clock=time.monotonic, rng=rng, boot=time.time_ns(), observer=observer
         )
@@ -148,12 +159,14 @@ class BackendRuntime:
             thread_clock=thread_clock,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0  # not started
         self._is_over = False
         self._charged_seconds = 0.0
         self._observers: list[Callable[[bool], None]] = []
         self._udp_port: int | None = None
         self._is_udp_logged = False
         self._changed: asyncio.Event | None = None  # made when somebody waits for the drain
+        self._reported = self.task.report()
 
     @property
     def active(self) -> int:
@@ -169,6 +182,7 @@ class BackendRuntime:
         """Begin to read the system and to answer probes; once, so not after `stop` either."""
         if self._loop is None and not self._is_over:
             self._loop = loop
+            self._thread = threading.get_ident()
             self.readings.start(loop)
             self.responder.start(loop)
 
@@ -181,19 +195,12 @@ class BackendRuntime:
 
     # Requests.
 
-    @overload
-    def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection: ...
-    @overload
-    def admit(self, request: Request, attempt: int, kind: type[Kind]) -> Kind | Rejection: ...
-    def admit(
-        self, request: Request, attempt: int = 1, kind: type[Admission] = Admission
-    ) -> Admission | Rejection:
-        """Take a request or refuse it; `kind` is made of it."""
-        with self.lock:
-            answer = self.task.admit(request, attempt, kind)
-            if not self.readings.is_timing and type(answer) is kind:
-                self.readings.begun()
-            return answer
+    def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:
+        """Take a request or refuse it; under `lock`.  `task` ends it."""
+        answer = self.task.admit(request, attempt)
+        if not self.readings.is_timing and type(answer) is Admission:
+            self.readings.begun()
+        return answer
 
     async def wait_for_turn(self) -> None:
         """Wait until an admitted request may begin; for when `gate.try_enter` said no."""
@@ -202,21 +209,6 @@ class BackendRuntime:
         await self.gate.enter()
         # ... and no longer than it lasts: the next reading may be 20 ms away.
         self.readings.record_runnable()
-
-    def finish(self, admission: Admission, outcome: Outcome, cpu_seconds: float = 0.0) -> None:
-        """End a request, exactly once, with the CPU that its handler used."""
-        with self.lock:
-            self.task.finish(admission, outcome, cpu_seconds)
-        if self._changed is not None:
-            self._wake_drained()
-
-    def pass_on(self, admission: Admission, cpu_seconds: float = 0.0) -> Rejection:
-        """End a request whose handler let a rejection from below out; return what to answer."""
-        with self.lock:
-            rejection = self.task.pass_on(admission, cpu_seconds)
-        if self._changed is not None:
-            self._wake_drained()
-        return rejection
 
     def measured(self, cpu_seconds: float) -> None:
         """Learn what the handler of one request has been measured to take."""
@@ -229,16 +221,18 @@ class BackendRuntime:
 
     def report(self) -> LoadReport:
         """Return what to say in a response or in a probe's answer."""
+        if self._is_elsewhere():
+            return self._reported
         with self.lock:
             # Now, so that it has the queue without the request that has just ended.
             self.readings.record_runnable()
             report = self.task.report()
-            return report if self.combine is None else self.combine(report)
+            self._reported = report if self.combine is None else self.combine(report)
+            return self._reported
 
     def should_degrade(self) -> bool:
-        """Return whether cheaper answers are wanted now."""
-        with self.lock:
-            return self.task.should_degrade()
+        """Return whether cheaper answers are wanted now; from any thread."""
+        return self.task.should_degrade()
 
     # Probes.
 
@@ -301,6 +295,8 @@ class BackendRuntime:
         self._change(self.task.enter_lame_duck)
 
     def _change(self, verb: Callable[[], bool | None]) -> bool:
+        if self._loop is not None and self._is_elsewhere():
+            return ask(self._loop, partial(self._change, verb))
         with self.lock:
             before = self.task.report()
             answer = verb()
@@ -308,14 +304,11 @@ class BackendRuntime:
         if self._changed is not None:
             self._changed.set()
         if after.sequence != before.sequence:
+            self.report()  # for those who ask elsewhere
             self.responder.notify()
             for observer in self._observers:
                 observer(after.lame_duck)
         return answer is not False
-
-    def _wake_drained(self) -> None:
-        if self._changed is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._changed.set)
 
     async def drained(self) -> None:
         """Return when the process may exit: shutting down, and nobody left or time up."""
@@ -327,14 +320,19 @@ class BackendRuntime:
                 if self.task.is_drained():
                     return
                 seconds = self.task.next_wake_at() - time.monotonic()
-            # `inf`, while the shutdown has not begun, is a time-out that asyncio cannot have.
-            limit = None if math.isinf(seconds) else max(seconds, _LEAST_WAIT_SECONDS)
+            # `inf`, while the shutdown has not begun, is a time-out that asyncio cannot have.  Then
+            # we look: requests that end would have to tell, each of them, for this one moment.
+            limit = None
+            if seconds < math.inf:
+                limit = min(max(seconds, _LEAST_WAIT_SECONDS), _MOST_WAIT_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limit):
                     await self._changed.wait()
 
     def snapshot(self) -> BackendRuntimeSnapshot:
         """Return what is known now."""
+        if self._loop is not None and self._is_elsewhere():
+            return ask(self._loop, self.snapshot)
         with self.lock:
             task = self.task.snapshot()
         return BackendRuntimeSnapshot(
@@ -347,8 +345,22 @@ class BackendRuntime:
 
     def record_signal(self, name: str, value: float) -> None:
         """Learn the value of a signal, from any thread; see `BackendConfig.own_signals`."""
-        with self.lock:
-            self.task.record_signal(name, value)
+        if not self._is_elsewhere():
+            with self.lock:
+                self.task.record_signal(name, value)
+            return
+        self.task.check_signal(name)  # Here, where somebody hears of it.
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # It is closed.
+                # In an empty context: the one that is current may belong to a request.
+                loop.call_soon_threadsafe(
+                    self.task.record_signal, name, value, context=contextvars.Context()
+                )
+
+    def _is_elsewhere(self) -> bool:
+        """Return whether this is another thread than the one that the façade belongs to."""
+        return not self._is_shared and self._thread not in (0, threading.get_ident())
 
     def _record_process(self, cpu_seconds_total: float) -> None:
         with self.lock:

@@ -110,6 +110,36 @@ def test_maximum_divides_by_the_provision_and_uses_one_set_of_ramps() -> None:
     assert probabilities(utilization, 0.0) == [1.0, 1.0, 0.5, 0.0]
 
 
+def test_maximum_is_calm_only_where_nothing_follows_whatever_is_rounded() -> None:
+    for hundredths in range(5, 95):
+        low = hundredths / 100
+        ramps = (Ramp(low, 0.96), Ramp(0.96, 1.0), Ramp(1.0, 1.45), Ramp(1.45, 2.9))
+        for provisioned in (1.05, 1.1, 1.3, 2.75, 3.9):
+            own = (Ramp(0.1, 0.2), Ramp(0.2, 0.3), Ramp(provisioned, 9.0), Ramp(9.0, 10.0))
+            for degrade_at in (None, 0.99):
+                config = UtilizationConfig(
+                    signals={"queue": SignalConfig(ramps=own)},
+                    combine="maximum",
+                    ramps=ramps,
+                    degrade_at=degrade_at,
+                )
+                for value in (low * provisioned, round(low * provisioned, 4)):
+                    utilization = Utilization(config)
+                    utilization.record("queue", value, 1.0)
+                    admits = utilization.admits(1.0)
+                    is_calm = admits == 0b1111 and not utilization.should_degrade(1.0)
+                    assert is_calm or not utilization.is_calm
+
+
+def test_to_ask_whether_to_degrade_changes_nothing() -> None:
+    utilization = one_signal(PLAIN)
+    utilization.record("queue", 11.0, 1000.0)
+    before = {name: getattr(utilization, name) for name in Utilization.__slots__}
+
+    assert utilization.should_degrade(1000.0)
+    assert {name: getattr(utilization, name) for name in Utilization.__slots__} == before
+
+
 def test_maximum_without_any_signal_refuses_nothing() -> None:
     utilization = Utilization(UtilizationConfig(combine="maximum", degrade_at=0.0))
 

@@ -98,10 +98,13 @@ class _Signal:
         self.degrade_at = config.ramps[0].low if config.degrade_at is None else config.degrade_at
         self.provisioned = config.ramps[Criticality.CRITICAL].low  # above 0: others end there
         # Up to here nothing follows from it: no ramp has begun, and nobody degrades.
-        self.calm_most = _calm_most(config.ramps, self.degrade_at)
+        self.calm_most = _calm_most(config.ramps[0].low, self.degrade_at)
         if combined.combine == "maximum":
             at = combined.ramps[0].low if combined.degrade_at is None else combined.degrade_at
-            self.calm_most = _calm_most(combined.ramps, at) * self.provisioned
+            self.degrade_at = at * self.provisioned
+            # A bit less, because `low` is compared with the quotient, which is rounded too.
+            low = math.nextafter(combined.ramps[0].low * self.provisioned, -math.inf)
+            self.calm_most = _calm_most(low, self.degrade_at)
         self.average = DecayingAverage(config.decay_seconds)
         self.last = 0.0
         self.present = 0.0
@@ -151,14 +154,18 @@ class Utilization:
         self._should_degrade = False
         self._runnable_alike = 0.0
 
+    def check(self, name: str) -> None:
+        """Raise unless there is such a signal."""
+        if name not in self._signals:
+            raise UsageError(f"unknown signal {name!r}; there are {', '.join(self._signals)}")
+
     def record(self, name: str, value: float, now: float, *, is_harmless: bool = False) -> None:
         """Say that a signal has this value from now on; what is no such value is counted.
 
         A harmless one refuses nothing at once, though it goes into the average.
         """
-        signal = self._signals.get(name)
-        if signal is None:
-            raise UsageError(f"unknown signal {name!r}; there are {', '.join(self._signals)}")
+        self.check(name)
+        signal = self._signals[name]
         if not (isinstance(value, (int, float)) and 0.0 <= value <= _MOST):  # NaN fails
             signal.ignored += 1
             return
@@ -192,10 +199,14 @@ class Utilization:
         return self._admits
 
     def should_degrade(self, now: float) -> bool:
-        """Return whether answers should be cheaper than usual."""
-        if now >= self._fresh_until:
-            self._refresh(now)
-        return self._should_degrade
+        """Return whether answers should be cheaper than usual.
+
+        It changes nothing, so that handlers may ask from any thread.  While another one records,
+        the answer may be that of a moment before.
+        """
+        if now < self._fresh_until:
+            return self._should_degrade
+        return any(signal.value(now) >= signal.degrade_at for signal in self._signals.values())
 
     def runnable_alike(self, now: float) -> float:
         """Return what `runnable` per core would refuse what the other signals refuse; 0 for none.
@@ -246,18 +257,16 @@ class Utilization:
                 continue
             if name != _RUNNABLE:
                 _raise_to(of_others, signal.config.ramps, value)
+            should_degrade |= value >= signal.degrade_at
             if self._is_maximum:
                 largest = max(largest, value / signal.provisioned)
                 if signal.config.is_prompt:
                     present = max(present, signal.present / signal.provisioned)
             else:
-                should_degrade |= value >= signal.degrade_at
                 _raise_to(probabilities, signal.config.ramps, value)
                 if signal.config.is_prompt:
                     _raise_at_once(probabilities, signal.config.ramps, signal.present)
         if self._is_maximum:
-            at = self._config.degrade_at
-            should_degrade = largest >= (self._config.ramps[0].low if at is None else at)
             _raise_to(probabilities, self._config.ramps, largest)
             _raise_at_once(probabilities, self._config.ramps, present)
         if is_calm:
@@ -277,9 +286,9 @@ class Utilization:
         return ramp.low + refused[highest] * (ramp.high - ramp.low)
 
 
-def _calm_most(ramps: Ramps, degrade_at: float) -> float:
+def _calm_most(low: float, degrade_at: float) -> float:
     # From `degrade_at` on answers are degraded, while a ramp begins behind its foot.
-    return min(ramps[0].low, math.nextafter(degrade_at, -math.inf))
+    return min(low, math.nextafter(degrade_at, -math.inf))
 
 
 def _raise_at_once(probabilities: list[float], ramps: Ramps, present: float) -> None:

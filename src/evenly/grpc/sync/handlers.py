@@ -222,7 +222,8 @@ class _Served:
             answer, to_evenly = arrival.admission, arrival.to_evenly
             request = _with_deadline(answer.request, context)
             if request.deadline_at is not None and request.deadline_at <= time.monotonic():
-                runtime.finish(answer, Outcome.TIMEOUT)
+                with runtime.lock:
+                    runtime.task.finish(answer, Outcome.TIMEOUT)
                 answer = _EXPIRED
         if type(answer) is Rejection:
             self._reception.refuse(context, answer, request, to_evenly=to_evenly)
@@ -261,7 +262,7 @@ class _Served:
         others = context.trailing_metadata() or ()
         with self._runtime.lock:
             cpu_seconds = self._metering.cpu_seconds(call.meter)
-            self._runtime.finish(call.admission, outcome, cpu_seconds)
+            self._runtime.task.finish(call.admission, outcome, cpu_seconds)
             entries = self._trailers.added_to(
                 others, to_evenly=call.to_evenly, is_degraded=call.scope.was_degraded
             )
@@ -271,7 +272,7 @@ class _Served:
         others = context.trailing_metadata() or ()
         with self._runtime.lock:
             cpu_seconds = self._metering.cpu_seconds(call.meter)
-            rejection = self._runtime.pass_on(call.admission, cpu_seconds)
+            rejection = self._runtime.task.pass_on(call.admission, cpu_seconds)
             entries = self._trailers.of_refusal(rejection, to_evenly=call.to_evenly)
         context.set_trailing_metadata((*others, *entries))
         return rejection

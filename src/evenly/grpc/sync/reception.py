@@ -230,4 +230,4 @@ class Reception:
         with runtime.lock:
             self._begin(arrival)
             if arrival.admission is not None:
-                runtime.finish(arrival.admission, Outcome.CANCELLED)
+                runtime.task.finish(arrival.admission, Outcome.CANCELLED)

@@ -116,7 +116,7 @@ class Board:
 class Desk:
     """Write one worker's slot, and say in its place what all say together.
 
-    `combine` is for `BackendRuntime.combine`, which calls it under its lock.
+    `combine` is for `BackendRuntime.combine`.
     """
 
     def __init__(

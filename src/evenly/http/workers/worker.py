@@ -169,7 +169,6 @@ class _Worker(Serving):
             is_drained=self.runtime.task.is_drained,
             clock=time.monotonic,
         )
-        self._thread = threading.get_ident()
         self._is_idle = False
         self.runtime.combine = self._combine
 
@@ -210,7 +209,7 @@ class _Worker(Serving):
 
     def _combine(self, own: LoadReport) -> LoadReport:
         # A response reports the request that it ends as active: soon that is no longer true.
-        if self._is_idle and own.active and threading.get_ident() == self._thread:
+        if self._is_idle and own.active:
             self._schedule(is_idle=False)
         return self._desk.combine(own)
 
@@ -219,6 +218,7 @@ class _Worker(Serving):
         self._follow()
 
     def _schedule(self, *, is_idle: bool) -> None:
+        loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
         self._is_idle = is_idle
@@ -226,7 +226,6 @@ class _Worker(Serving):
         seconds = _INTERVAL_SECONDS if is_idle else _BUSY_INTERVAL_SECONDS
         seconds *= 1.0 + self._rng.uniform(-_JITTER_RATIO, _JITTER_RATIO)
         # In an empty context: the one that is current may belong to a request.
-        loop = asyncio.get_running_loop()
         self._timer = loop.call_later(seconds, self._look, context=contextvars.Context())
 
     def _follow(self) -> None:
