@@ -362,7 +362,6 @@ class Model(RuleBasedStateMachine):
     def take_connections(self) -> None:
         connections = self.task.take_connections()
         assert Counter(backend.address for backend in connections.close) == self.to_close
-        self.told_to_open -= self.to_close.keys()
         self.to_close.clear()
         opened = [backend.address for backend in connections.open]
         assert len(opened) == len(set(opened))
@@ -476,6 +475,7 @@ class Model(RuleBasedStateMachine):
         self.connected -= gone
         self.idle -= gone
         self.demanded -= gone
+        self.told_to_open -= gone  # One that comes back is told of anew.
         self.never_opened = (self.never_opened - gone) | came
         self.opened_at.update(dict.fromkeys(came, self.clock()))
         self.present = now

@@ -20,6 +20,7 @@ from evenly.probe.config import ProbeConfig
 from evenly.runtime.backend import BackendConfig, BackendRuntime
 from evenly.runtime.client_config import ClientConfig
 from evenly.wire import datagram
+from tests.runtime.threads import threads_that_call
 
 SOON = 10.0  # Nothing here takes so long, unless it hangs.
 NO_WAIT = BackendTaskConfig(quiet_seconds=0.0, drain_seconds=60.0)
@@ -317,19 +318,6 @@ async def test_a_request_that_comes_too_late_does_not_start_it_again() -> None:
     runtime.start(asyncio.get_running_loop())
 
     assert not runtime.is_started
-
-
-def threads_that_call(runtime: BackendRuntime, verb: str) -> set[int]:
-    """Note from now on which threads call a verb of the façade."""
-    threads = set()
-    inner = getattr(runtime.task, verb)
-
-    def call(*args: object) -> object:
-        threads.add(threading.get_ident())
-        return inner(*args)
-
-    setattr(runtime.task, verb, call)
-    return threads
 
 
 async def run_in_threads(count: int, work: Callable[[], None]) -> None:

@@ -131,6 +131,20 @@ def test_maximum_is_calm_only_where_nothing_follows_whatever_is_rounded() -> Non
                     assert is_calm or not utilization.is_calm
 
 
+def test_calm_outlives_a_clock_that_steps_back() -> None:
+    utilization = one_signal(replace(PLAIN, decay_seconds=0.01))
+    utilization.record("queue", 11.0, 1000.0)
+    utilization.record("queue", 0.0, 1000.0)
+    assert utilization.admits(1001.0) == 0b1111
+    assert not utilization.is_calm  # A clock that steps back finds it at 11 again.
+
+    utilization.record("queue", 0.0, 1001.0)
+    assert utilization.admits(1001.0) == 0b1111
+    assert utilization.is_calm
+    utilization.record("queue", 0.0, 1000.0)
+    assert utilization.admits(1000.0) == 0b1111
+
+
 def test_to_ask_whether_to_degrade_changes_nothing() -> None:
     utilization = one_signal(PLAIN)
     utilization.record("queue", 11.0, 1000.0)

@@ -249,9 +249,11 @@ class Utilization:
         largest = present = _UNKNOWN
         for name, signal in self._signals.items():
             value = signal.value(now)
-            # The average is between what it was and the last value until the next one.  An unknown
-            # one counts too: it is known again if the clock steps back.
-            if signal.last > signal.calm_most or signal.average.value(now) > signal.calm_most:
+            # The average is between what it was at the last record and the value recorded, until
+            # the next one, wherever the clock goes.  An unknown one counts too: it is known again
+            # if the clock steps back.
+            average = signal.average.value(signal.recorded_at)
+            if signal.last > signal.calm_most or average > signal.calm_most:
                 is_calm = False
             if value == _UNKNOWN:
                 continue
