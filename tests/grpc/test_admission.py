@@ -54,6 +54,19 @@ async def test_a_request_is_served_admitted_finished_and_reported() -> None:
         assert backend.ledger.costs[0] > 0.0
 
 
+async def test_the_loop_is_timed_while_a_request_is_served() -> None:
+    timed: list[bool] = []
+
+    async def look(request: bytes, context: Any) -> bytes:
+        timed.append(backend.runtime.readings.is_timing)
+        return b""
+
+    async with served({"Do": uu(look)}) as backend:
+        assert not backend.runtime.readings.is_timing
+        await unary(backend.channel, "Do")(b"")
+    assert timed == [True]
+
+
 async def test_serializers_are_used_on_both_ends() -> None:
     async def double(request: int, context: Any) -> int:
         return 2 * request

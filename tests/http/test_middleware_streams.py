@@ -256,6 +256,14 @@ async def test_an_application_that_swallows_it_has_served_nobody() -> None:
     assert outcomes == [Outcome.CANCELLED]
 
 
+async def test_who_answers_a_client_that_has_left_has_served_nobody() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "http.disconnect"
+        await hello(scope, receive, send)
+
+    assert await Server(leaves_at=9).serve(app) == [Outcome.CANCELLED]
+
+
 async def test_the_end_of_the_response_is_no_leaving() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await hello(scope, receive, send)

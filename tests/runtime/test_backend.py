@@ -344,6 +344,9 @@ async def test_many_threads_may_admit_and_finish_under_the_lock() -> None:
     await run_in_threads(4, work)
     assert (runtime.active, runtime.snapshot().task.active) == (0, 0)
     assert runtime.task.finished == 4 * 300
+    with runtime.lock:
+        runtime.admit(Request())
+    assert (await asyncio.to_thread(runtime.report)).active == 1  # Made there, and so the latest.
     runtime.stop()
 
 

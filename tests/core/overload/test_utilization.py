@@ -106,6 +106,11 @@ def test_maximum_divides_by_the_provision_and_uses_one_set_of_ramps() -> None:
 
     utilization = Utilization(config)
     utilization.record("queue", 1.2, 0.0)  # 0.4
+    utilization.record("heap", 4.5, 0.0)  # Beyond its own foot, and that does not matter.
+    assert not utilization.should_degrade(0.0)
+
+    utilization = Utilization(config)
+    utilization.record("queue", 1.2, 0.0)  # 0.4
     utilization.record("heap", 15.0, 0.0)  # 1.5: (1.5 − 1) / 1
     assert probabilities(utilization, 0.0) == [1.0, 1.0, 0.5, 0.0]
 
@@ -136,11 +141,13 @@ def test_calm_outlives_a_clock_that_steps_back() -> None:
     utilization.record("queue", 11.0, 1000.0)
     utilization.record("queue", 0.0, 1000.0)
     assert utilization.admits(1001.0) == 0b1111
-    assert not utilization.is_calm  # A clock that steps back finds it at 11 again.
+    is_calm = utilization.is_calm
+    assert not is_calm  # A clock that steps back finds it at 11 again.
 
     utilization.record("queue", 0.0, 1001.0)
     assert utilization.admits(1001.0) == 0b1111
-    assert utilization.is_calm
+    is_calm = utilization.is_calm
+    assert is_calm
     utilization.record("queue", 0.0, 1000.0)
     assert utilization.admits(1000.0) == 0b1111
 
@@ -152,6 +159,18 @@ def test_to_ask_whether_to_degrade_changes_nothing() -> None:
 
     assert utilization.should_degrade(1000.0)
     assert {name: getattr(utilization, name) for name in Utilization.__slots__} == before
+
+
+def test_to_degrade_holds_until_the_next_refresh_as_refusing_does() -> None:
+    signal = replace(PLAIN, decay_seconds=0.01)
+    utilization = Utilization(UtilizationConfig(signals={"queue": signal}, refresh_seconds=1.0))
+    utilization.record("queue", 11.0, 1000.0)
+    assert utilization.admits(1000.0) != 0b1111
+    utilization.record("queue", 0.0, 1000.0)
+
+    assert utilization.should_degrade(1000.9)
+    assert utilization.admits(1000.9) != 0b1111
+    assert not utilization.should_degrade(1001.0)
 
 
 def test_maximum_without_any_signal_refuses_nothing() -> None:
