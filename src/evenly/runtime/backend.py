@@ -159,7 +159,7 @@ class BackendRuntime:
             thread_clock=thread_clock,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0  # not started
+        self._thread = 0
         self._is_over = False
         self._charged_seconds = 0.0
         self._observers: list[Callable[[bool], None]] = []
@@ -221,7 +221,7 @@ class BackendRuntime:
 
     def report(self) -> LoadReport:
         """Return what to say in a response or in a probe's answer."""
-        if self._is_elsewhere():
+        if self._elsewhere() is not None:
             return self._reported
         with self.lock:
             # Now, so that it has the queue without the request that has just ended.
@@ -295,8 +295,9 @@ class BackendRuntime:
         self._change(self.task.enter_lame_duck)
 
     def _change(self, verb: Callable[[], bool | None]) -> bool:
-        if self._loop is not None and self._is_elsewhere():
-            return ask(self._loop, partial(self._change, verb))
+        loop = self._elsewhere()
+        if loop is not None:
+            return ask(loop, partial(self._change, verb))
         with self.lock:
             before = self.task.report()
             answer = verb()
@@ -331,8 +332,9 @@ class BackendRuntime:
 
     def snapshot(self) -> BackendRuntimeSnapshot:
         """Return what is known now."""
-        if self._loop is not None and self._is_elsewhere():
-            return ask(self._loop, self.snapshot)
+        loop = self._elsewhere()
+        if loop is not None:
+            return ask(loop, self.snapshot)
         with self.lock:
             task = self.task.snapshot()
         return BackendRuntimeSnapshot(
@@ -345,22 +347,24 @@ class BackendRuntime:
 
     def record_signal(self, name: str, value: float) -> None:
         """Learn the value of a signal, from any thread; see `BackendConfig.own_signals`."""
-        if not self._is_elsewhere():
+        loop = self._elsewhere()
+        if loop is None:
             with self.lock:
                 self.task.record_signal(name, value)
             return
         self.task.check_signal(name)  # Here, where somebody hears of it.
-        loop = self._loop
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):  # It is closed.
-                # In an empty context: the one that is current may belong to a request.
-                loop.call_soon_threadsafe(
-                    self.task.record_signal, name, value, context=contextvars.Context()
-                )
+        with contextlib.suppress(RuntimeError):  # It was closed just now.
+            # In an empty context: the one that is current may belong to a request.
+            loop.call_soon_threadsafe(
+                self.task.record_signal, name, value, context=contextvars.Context()
+            )
 
-    def _is_elsewhere(self) -> bool:
-        """Return whether this is another thread than the one that the façade belongs to."""
-        return not self._is_shared and self._thread not in (0, threading.get_ident())
+    def _elsewhere(self) -> asyncio.AbstractEventLoop | None:
+        """Return the loop that has the façade to itself, if that is in another thread."""
+        loop = self._loop
+        if self._is_shared or loop is None or threading.get_ident() == self._thread:
+            return None
+        return None if loop.is_closed() else loop
 
     def _record_process(self, cpu_seconds_total: float) -> None:
         with self.lock:
