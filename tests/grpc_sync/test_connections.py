@@ -6,12 +6,15 @@ import contextlib
 import dataclasses
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from grpc import _channel
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 import evenly
@@ -66,6 +69,34 @@ def backend_with_health(behavior: Behavior) -> Iterator[tuple[health.HealthServi
         yield own, f"127.0.0.1:{port}"
     finally:
         server.stop(None).wait()
+
+
+class LateToWatch:
+    """Be a channel for gRPC's thread that polls it, which the machine does not let run at once."""
+
+    def __init__(self, inner: Any) -> None:
+        self.check_connectivity_state = inner.check_connectivity_state
+        self._watch = inner.watch_connectivity_state
+
+    def watch_connectivity_state(self, *args: object) -> object:
+        time.sleep(0.05)
+        return self._watch(*args)
+
+
+def test_a_connection_is_closed_when_grpc_no_longer_polls_it(
+    behavior: Behavior, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poll = _channel._poll_connectivity
+
+    def poll_late(state: Any, inner: Any, *rest: Any) -> None:
+        poll(state, LateToWatch(inner), *rest)
+
+    monkeypatch.setattr(_channel, "_poll_connectivity", poll_late)
+    before = watchers()
+    with plain_backend(behavior) as address, channel_to(address, config=WITHOUT_UDP):
+        pass
+    # What a thread raises is an error here, though nobody would have heard of it.
+    wait_until(lambda: watchers() == before)
 
 
 def test_a_backend_without_udp_is_checked_and_then_watched_over_its_connection(

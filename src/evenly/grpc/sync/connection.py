@@ -8,7 +8,9 @@ the background loop.  Any thread may send here, under the service's lock.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 import weakref
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, final
@@ -26,6 +28,8 @@ __all__ = ["Connection", "Owner", "Parked"]
 # Whoever answers by UDP is not watched: a watch takes a thread for as long as it lasts.  The first
 # check of a connection may come before the first answer.
 _CHECKS_BEFORE_WATCH = 2
+# gRPC's thread looks five times a second whether anybody is still subscribed.
+_POLL_SECONDS = 0.25
 
 
 class Owner(Protocol):
@@ -95,6 +99,7 @@ class Connection:
         self._watch_call: Any = None
         self._closing_lock = threading.Lock()
         self._is_closed = False
+        self._left_at = -math.inf
         loop = owner.background.loop
         self._timer: asyncio.TimerHandle = loop.call_later(connect_seconds, self._give_up)
         channel.subscribe(self._moved, try_to_connect=True)
@@ -130,11 +135,13 @@ class Connection:
     def close(self) -> None:
         """Close the channel and wait for that; calls that have not ended are cancelled.
 
-        gRPC takes up to 0.2 s for it, so this is not done on the loop's thread.
+        That takes some tenths of a second, so it is not done on the loop's thread: a thread of
+        gRPC's polls the channel until it finds nobody subscribed, and raises if that is closed.
         """
         with self._closing_lock:
             if not self._is_closed:
                 self._is_closed = True
+                time.sleep(max(0.0, self._left_at + _POLL_SECONDS - time.monotonic()))
                 self.channel.close()
                 self._owner.connection_closed(self)
 
@@ -200,6 +207,7 @@ class Connection:
             is_unused = self.active == 0
         self._timer.cancel()
         self.channel.unsubscribe(self._moved)
+        self._left_at = time.monotonic()
         if self._watch_call is not None:
             self._watch_call.cancel()
         self._release()
