@@ -369,11 +369,10 @@ async def test_a_misspelt_signal_is_an_error_where_it_is_recorded(runtime: Backe
         await asyncio.to_thread(runtime.record_signal, "memroy", 0.1)
 
 
-def test_after_its_loop_was_closed_any_thread_may_have_it() -> None:
+def test_while_its_loop_does_not_run_any_thread_may_have_it() -> None:
     loop = asyncio.new_event_loop()
     runtime = BackendRuntime(BackendConfig(probe=ProbeConfig(is_on=False)))
     runtime.start(loop)
-    loop.close()
 
     def use() -> None:
         admitted(runtime)
@@ -383,6 +382,8 @@ def test_after_its_loop_was_closed_any_thread_may_have_it() -> None:
 
     with ThreadPoolExecutor(1) as thread:
         thread.submit(use).result(SOON)
+    runtime.stop()
+    loop.close()
 
 
 def test_a_loop_that_is_closed_meanwhile_costs_the_value_only() -> None:

@@ -321,8 +321,8 @@ class BackendRuntime:
                 if self.task.is_drained():
                     return
                 seconds = self.task.next_wake_at() - time.monotonic()
-            # `inf`, while the shutdown has not begun, is a time-out that asyncio cannot have.  Then
-            # we look: requests that end would have to tell, each of them, for this one moment.
+            # `inf`, while the shutdown has not begun, is a time-out that asyncio cannot have.  Once
+            # it has we look: requests would have to tell of their end, each of them, for this once.
             limit = None
             if seconds < math.inf:
                 limit = min(max(seconds, _LEAST_WAIT_SECONDS), _MOST_WAIT_SECONDS)
@@ -360,11 +360,11 @@ class BackendRuntime:
             )
 
     def _elsewhere(self) -> asyncio.AbstractEventLoop | None:
-        """Return the loop that has the façade to itself, if that is in another thread."""
+        """Return the loop that has the façade to itself, if that runs in another thread."""
         loop = self._loop
         if self._is_shared or loop is None or threading.get_ident() == self._thread:
             return None
-        return None if loop.is_closed() else loop
+        return loop if loop.is_running() else None
 
     def _record_process(self, cpu_seconds_total: float) -> None:
         with self.lock:

@@ -201,13 +201,13 @@ class Connection:
         self._leave()
 
     def _leave(self) -> None:
+        self.channel.unsubscribe(self._moved)
+        self._left_at = time.monotonic()
         with self._owner.lock:
             self.state = State.GONE
             self.is_ready = False
             is_unused = self.active == 0
         self._timer.cancel()
-        self.channel.unsubscribe(self._moved)
-        self._left_at = time.monotonic()
         if self._watch_call is not None:
             self._watch_call.cancel()
         self._release()
