@@ -36,7 +36,8 @@ async def tab_stops(page: Page) -> list[dict[str, Any]]:
     for _ in range(200):
         await page.keyboard.press("Tab")
         stop = await page.evaluate(FOCUSED)
-        if stop["tag"] == "BODY":
+        # At the end Chromium leaves the page, or begins anew where it has no frame to go to.
+        if stop["tag"] == "BODY" or stop in stops[:1]:
             return stops
         stops.append(stop)
     raise AssertionError(f"there is no end of {stops[-5:]}")
