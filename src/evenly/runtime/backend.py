@@ -3,9 +3,9 @@
 Whatever the transport, the same has to be done around the façade; a transport adds requests.
 Nothing is decided here.
 
-Use it on the loop's thread, which has the façade to itself: a lock would be a tenth of what a
-request costs here.  From other threads there are `record_signal`, which the loop hears in its next
-turn, `should_degrade`, `report`, which is then the last one made, and `snapshot`,
+Use it on the loop's thread, which has the façade to itself: a lock around `admit` and `finish` was
+a fifth of what we add to a request.  From other threads there are `record_signal`, which the loop
+hears in its next turn, `should_degrade`, `report`, which is then the last one made, and `snapshot`,
 `announce_healthy` and `enter_lame_duck`, which wait for the loop.
 
 Where handlers are threads, whoever makes the runtime gives it a reentrant `lock`: any thread then
