@@ -478,7 +478,7 @@ def test_a_cost_that_is_none_counts_as_nothing(cpu_seconds: object) -> None:
     seen = Seen()
     task = new_task(BackendTaskConfig(quota=QUOTA), observer=seen)
     admission = admitted(task, CRITICAL, "a")
-    admission.finish(Outcome.OK, cpu_seconds)  # type: ignore[arg-type]  # It is wrong.  # a wrong measurement
+    admission.finish(Outcome.OK, cpu_seconds)  # type: ignore[arg-type]  # It is wrong.
 
     assert task.snapshot().customers["a"].level_seconds == 1.0
     assert task.report().active == 0

@@ -115,14 +115,19 @@ async def test_sigint_is_as_good() -> None:
         assert await backend.status() == 0
 
 
+async def become_lame_duck(backend: Process, channel: grpc.aio.Channel) -> None:
+    """Send SIGTERM, and wait until it is heard: two that wait for a process are one to it."""
+    backend.process.send_signal(signal.SIGTERM)
+    states = statuses(channel)
+    while await anext(states) != NOT_SERVING:
+        pass
+
+
 async def test_a_second_signal_stops_it_at_once() -> None:
     async with started("server") as backend, connected(backend) as channel:
         call = nap(channel, 3600.0)
         await nap(channel, 0.0)
-        backend.process.send_signal(signal.SIGTERM)
-        states = statuses(channel)
-        while await anext(states) != NOT_SERVING:
-            pass
+        await become_lame_duck(backend, channel)
         await asyncio.sleep(LATER_SECONDS)
         backend.process.send_signal(signal.SIGTERM)
 
@@ -137,10 +142,7 @@ async def test_a_signal_that_comes_twice_cuts_no_request_off() -> None:
     async with started("server") as backend, connected(backend) as channel:
         call = nap(channel, 0.5)
         await nap(channel, 0.0)
-        backend.process.send_signal(signal.SIGTERM)
-        states = statuses(channel)
-        while await anext(states) != NOT_SERVING:  # Else the system makes one of them.
-            pass
+        await become_lame_duck(backend, channel)
         backend.process.send_signal(signal.SIGTERM)
 
         assert await call == b"rested"

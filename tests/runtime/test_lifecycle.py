@@ -88,15 +88,21 @@ async def test_a_signal_in_the_turn_in_which_the_warm_up_ends_is_not_lost(
     assert life.steps[-4:] == ["lame duck", "drained", "stop 3.0", "close"]
 
 
-async def test_a_second_signal_as_the_drain_ends_cuts_the_grace_short(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    life, interruptions = Scripted(), Interruptions()
+async def signalled_once(life: Scripted, interruptions: Interruptions) -> asyncio.Future[None]:
+    """Live until the drain has begun."""
     life.may_end["warm_up"].set()
     living = asyncio.ensure_future(live(life, interruptions, grace_seconds=3.0))
     await life.begins("stopped")
     interruptions.put_nowait(None)
     await life.begins("drained")
+    return living
+
+
+async def test_a_second_signal_as_the_drain_ends_cuts_the_grace_short(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    life, interruptions = Scripted(), Interruptions()
+    living = await signalled_once(life, interruptions)
     await asyncio.sleep(0)
     interruptions.put_nowait(None)
     life.may_end["drained"].set()
@@ -110,11 +116,7 @@ async def test_a_second_signal_says_how_many_requests_it_cuts_off(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     life, interruptions = Scripted(), Interruptions()
-    life.may_end["warm_up"].set()
-    living = asyncio.ensure_future(live(life, interruptions, grace_seconds=3.0))
-    await life.begins("stopped")
-    interruptions.put_nowait(None)
-    await life.begins("drained")
+    living = await signalled_once(life, interruptions)
     interruptions.put_nowait(None)
 
     await asyncio.wait_for(living, SOON)

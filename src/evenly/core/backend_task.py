@@ -28,7 +28,7 @@ from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.core.window import DecayingAverage, DecayingCount
 from evenly.errors import UsageError
 
-__all__ = ["Admission", "BackendTask", "BackendTaskConfig", "BackendTaskSnapshot", "Kind"]
+__all__ = ["Admission", "BackendTask", "BackendTaskConfig", "BackendTaskSnapshot"]
 
 Kind = TypeVar("Kind", bound="Admission")
 

@@ -133,10 +133,8 @@ class BackendRuntime:
         self.has_quotas = task_config.quota is not None
         rng = random.Random()
         self._is_shared = lock is not None
-        self.lock: AbstractContextManager[object] = contextlib.nullcontext()
+        self.lock = contextlib.nullcontext() if lock is None else lock
         """What guards `task` where several threads use it."""
-        if lock is not None:
-            self.lock = lock
         self.task = BackendTask(
             task_config, clock=time.monotonic, rng=rng, boot=time.time_ns(), observer=observer
         )
@@ -196,7 +194,10 @@ class BackendRuntime:
     # Requests.
 
     def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:
-        """Take a request or refuse it; under `lock`.  `task` ends it."""
+        """Take a request or refuse it; under `lock`.  `task` ends it.
+
+        Where a call counts, event loops' transports write this out: HTTP's and gRPC's.
+        """
         answer = self.task.admit(request, attempt)
         if not self.readings.is_timing and type(answer) is Admission:
             self.readings.begun()
