@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome, Reason, Rejection, Request
@@ -115,3 +117,20 @@ def test_who_is_patient_waits_only_for_want_of_a_backend(reason: Reason) -> None
     is_worth_waiting = reason in (Reason.NO_BACKEND, Reason.AT_LIMIT)
 
     assert Rejection(reason, retryable=False).is_for_want_of_backend is is_worth_waiting
+
+
+@given(
+    criticality=st.sampled_from(Criticality),
+    customer=st.text(max_size=3),
+    deadline_at=st.none() | st.floats(allow_nan=False),
+    idempotent=st.booleans(),
+)
+def test_until_changes_the_deadline_and_nothing_else(
+    criticality: Criticality, customer: str, deadline_at: float | None, idempotent: bool
+) -> None:
+    request = Request(
+        criticality=criticality, customer=customer, deadline_at=1.0, idempotent=idempotent
+    )
+
+    assert request.until(deadline_at) == dataclasses.replace(request, deadline_at=deadline_at)
+    assert request.deadline_at == 1.0

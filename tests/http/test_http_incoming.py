@@ -175,6 +175,50 @@ def test_what_is_remembered_is_bounded_and_no_deadline_is_remembered(incoming: I
     assert len(incoming._known) == 1
 
 
+def test_of_deadlines_the_usual_ones_are_remembered_and_not_without_end(
+    incoming: Incoming,
+) -> None:
+    for number in range(10_000):
+        incoming.read(scope_of((b"evenly-deadline-ms", b"%d" % number)))
+    assert 0 < len(incoming._seconds) <= 4096
+
+    incoming._seconds.clear()
+    for value in (b"1.5", b"soon", b"-1", b"1" * 10):
+        incoming.read(scope_of((b"evenly-deadline-ms", value)))
+    assert not incoming._seconds
+
+
+def test_what_else_is_said_matters_and_not_in_which_order(incoming: Incoming) -> None:
+    agent = (b"user-agent", b"evenly/1")
+    plain = incoming.read(scope_of(agent))
+    first = incoming.read(scope_of(PLUS, agent))
+    second = incoming.read(scope_of(agent, PLUS))
+
+    assert [answer[2] for answer in (plain, first, second)] == [True] * 3
+    assert [answer[0].criticality for answer in (plain, first, second)] == [
+        Criticality.CRITICAL,
+        Criticality.CRITICAL_PLUS,
+        Criticality.CRITICAL_PLUS,
+    ]
+    assert len(incoming._known) == 2
+    for other in (b"curl", b""):  # The first one counts.
+        assert not incoming.read(scope_of((b"user-agent", other), agent))[2]
+
+
+@pytest.mark.parametrize("value", [bytearray(b"500"), [], {}])
+def test_a_deadline_that_is_no_text_is_none(incoming: Incoming, value: Any) -> None:
+    assert incoming.read(scope_of((b"evenly-deadline-ms", value)))[0].deadline_at is None
+
+
+@pytest.mark.parametrize("agent", ["curl", b"", b"x" * 5000])
+def test_an_odd_agent_does_no_harm(incoming: Incoming, agent: Any) -> None:
+    for more in ((), (PLUS,)):
+        request, _, is_evenly = incoming.read(scope_of((b"user-agent", agent), *more))
+        assert not is_evenly
+        assert request.criticality is (Criticality.CRITICAL_PLUS if more else Criticality.CRITICAL)
+    assert len(incoming._known) == (0 if len(agent) > 1024 else 2)
+
+
 @settings(deadline=None)
 @given(
     headers=st.lists(

@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from evenly.errors import Overloaded
 from evenly.http.middleware import Middleware
 from evenly.runtime.backend import BackendRuntime
 from tests.http.asgi_backend import QUICK, backend, hello, respond, serving, until
@@ -98,6 +99,46 @@ async def test_an_application_can_be_run_again() -> None:
     guard = Middleware(hello, config=QUICK)
     for _ in range(2):
         assert await serve_once(guard) == b"hello"
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("as asked"), Overloaded("as asked")])
+async def test_a_request_from_before_a_restart_ends_where_it_began(
+    error: Exception | None,
+) -> None:
+    may_end = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/slow":
+            await may_end.wait()
+        if error is not None and scope["path"] == "/slow":
+            raise error
+        await hello(scope, receive, send)
+
+    guard = Middleware(app, config=QUICK)
+    guard.start()
+    slow = asyncio.create_task(call(guard, "/slow"))
+    await asyncio.sleep(0)
+    before = guard.runtime
+    assert before.active == 1
+    guard.stop()
+    guard.start()
+    may_end.set()
+    await asyncio.wait([slow])
+    await call(guard, "/quick")
+
+    assert before is not guard.runtime
+    assert (before.active, guard.runtime.active) == (0, 0)
+    assert (before.task.finished, guard.runtime.task.finished) == (1, 1)
+    assert guard._gate is guard.runtime.gate
+    assert slow.exception() is (error if isinstance(error, RuntimeError) else None)
+    guard.stop()
+
+
+async def call(guard: Middleware, path: str) -> None:
+    async def send(message: Any) -> None: ...
+
+    scope = {"type": "http", "path": path, "headers": [], "method": "GET"}
+    await guard(scope, receive_startup, send)
 
 
 async def test_a_runtime_of_somebody_else_is_not_stopped() -> None:

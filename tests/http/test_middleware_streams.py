@@ -124,6 +124,17 @@ async def test_an_answer_after_the_deadline_is_a_timeout_and_the_application_is_
         assert await made.outcome() is Outcome.TIMEOUT
 
 
+async def test_a_failure_after_the_deadline_is_a_failure() -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        await asyncio.sleep(0.05)
+        await respond(send, b"broken", status=500)
+
+    async with backend(broken) as made:
+        assert (await made.get(headers=[DEADLINE])).status == 500
+        assert await made.outcome() is Outcome.ERROR
+
+
 async def test_what_is_done_after_the_response_does_not_make_it_late() -> None:
     async def later() -> None:
         await asyncio.sleep(0.05)

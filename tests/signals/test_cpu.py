@@ -137,6 +137,21 @@ def test_utilization_is_cpu_seconds_per_second_and_core(tmp_path: Path) -> None:
     assert reader.utilization() == 0.0
 
 
+def test_the_quota_is_looked_up_once_a_second(tmp_path: Path) -> None:
+    root = write(tmp_path, {**V2, GROUP: "50000 100000"})
+    clock, cpu_clock = ManualClock(), ManualClock()
+    reader = CpuReader(root=root, clock=clock, cpu_clock=cpu_clock)
+
+    def busy() -> float:
+        clock.advance(0.25)
+        cpu_clock.advance(0.125)
+        return reader.utilization()
+
+    assert busy() == pytest.approx(1.0)
+    write(tmp_path, {GROUP: "100000 100000"})
+    assert [busy() for _ in range(4)] == pytest.approx([1.0, 1.0, 1.0, 0.5])
+
+
 def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     cores = effective_cores()

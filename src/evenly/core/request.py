@@ -11,6 +11,8 @@ from evenly.errors import UsageError
 
 __all__ = ["Next", "Outcome", "Reason", "Rejection", "Request"]
 
+_new = object.__new__
+
 
 @final
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +30,15 @@ class Request:
     """An instant on the clock of whoever holds the request, or `None` for no deadline."""
     idempotent: bool = False
     """Whether doing it twice does no harm: it may then be tried again after a lost connection."""
+
+    def until(self, deadline_at: float | None) -> Request:
+        """Return the same request with another deadline."""
+        request = _new(Request)  # Less than half of what the constructor costs: once per request.
+        request.criticality = self.criticality
+        request.customer = self.customer
+        request.deadline_at = deadline_at
+        request.idempotent = self.idempotent
+        return request
 
 
 @final

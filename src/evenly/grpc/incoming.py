@@ -49,11 +49,7 @@ class Incoming:
             request, attempt = beliefs.if_not
         remaining_seconds = context.time_remaining()
         if remaining_seconds is not None:
-            request = Request(
-                criticality=request.criticality,
-                customer=request.customer,
-                deadline_at=time.monotonic() + remaining_seconds,
-            )
+            request = request.until(time.monotonic() + remaining_seconds)
         return request, attempt, beliefs.is_evenly
 
     def _is_trusted(self, context: Any) -> bool:

@@ -38,13 +38,12 @@ class Endpoints:
                 raise ConfigError(f"{name} must begin with a slash or be None, not {path!r}")
         if health_path is not None and health_path == ready_path:
             raise ConfigError(f"health_path and ready_path must differ: {health_path!r}")
-        self.paths = frozenset({health_path, ready_path} - {None})
         self._ready_path = ready_path
         self._runtime = runtime
         self._answers = answers
 
     def serves(self, scope: Scope) -> bool:
-        """Return whether a request for one of `paths` is ours: others may `POST` there."""
+        """Return whether a request for one of the paths is ours: others may `POST` there."""
         return scope.get("method") in _METHODS
 
     async def answer(self, path: str, send: Send) -> None:

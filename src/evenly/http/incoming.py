@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from time import monotonic
 from typing import Final, final
 
 from evenly.core.claim import Trust
@@ -13,6 +13,7 @@ from evenly.wire.known_claims import KnownClaims
 
 __all__ = ["Incoming"]
 
+_AGENT: Final = b"user-agent"
 _DEADLINE: Final = wire.DEADLINE_KEY.encode()
 _READ: Final = frozenset(
     {
@@ -21,13 +22,15 @@ _READ: Final = frozenset(
         wire.ATTEMPT_COUNT_KEY.encode(),
         wire.BAGGAGE_KEY.encode(),
         _DEADLINE,
-        b"user-agent",
+        _AGENT,
     }
 )
-# Of what a hostile client repeats; there are six names.
+# Of what a hostile client repeats; there are four names besides.
 _READ_MOST: Final = 16
 # So many digits are less than a month, beyond which a deadline is none.
 _PLAIN_DIGITS: Final = 9
+# What is left of a time-out of four seconds, in whole milliseconds.
+_REMEMBERED_MOST: Final = 4096
 
 _Headers = tuple[Header, ...]
 
@@ -44,29 +47,39 @@ class Incoming:
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
         # Envoy counts attempts from 1.
-        self._known = KnownClaims[_Headers](wire.claims_of_http, first_attempt=1)
+        self._known = KnownClaims[bytes | _Headers](_claims, first_attempt=1)
+        self._seconds = _Seconds()
 
-    def read(self, scope: Scope) -> tuple[Request, int, bool]:
+    def read(self, scope: Scope) -> tuple[Request, int, bool]:  # noqa: C901 -- written out: once per request
         """Return the request, its attempt number, and whether its client is one of ours."""
         said: _Headers = ()
-        deadline_ms: object = None
+        agent: bytes | None = None
+        deadline_ms: bytes | None = None
         for name, value in scope.get("headers") or ():
             if name in _READ:
-                if name == _DEADLINE:
-                    if deadline_ms is None:  # The first one counts, as everywhere.
+                # The first one counts, as everywhere.
+                if name == _AGENT:
+                    if agent is None:
+                        agent = value
+                elif name == _DEADLINE:
+                    if deadline_ms is None:
                         deadline_ms = value
                 elif len(said) < _READ_MOST:
                     said += ((name, value),)
-        beliefs = self._known[said]
+        if agent is None:
+            agent = b""
+        # Most say no more than who they are.
+        beliefs = self._known[(*said, (_AGENT, agent)) if said else agent]
         request, attempt = beliefs.if_trusted
         if beliefs.if_not is not None and not self._is_trusted(scope):
             request, attempt = beliefs.if_not
         if deadline_ms is not None:
-            request = Request(
-                criticality=request.criticality,
-                customer=request.customer,
-                deadline_at=_deadline_at(deadline_ms),
-            )
+            try:
+                seconds = self._seconds[deadline_ms]
+            except TypeError:  # It cannot be looked up, and so is no text of a header.
+                seconds = None
+            if seconds is not None:
+                request = request.until(monotonic() + seconds)
         return request, attempt, beliefs.is_evenly
 
     def _is_trusted(self, scope: Scope) -> bool:
@@ -89,10 +102,22 @@ class Incoming:
         return self._trust.is_trusted(peer, has_mtls_identity=has_identity)
 
 
-def _deadline_at(value: object) -> float | None:
-    now = time.monotonic()
-    # Nearly always, and then it needs no more looking at.
-    if type(value) is bytes and len(value) <= _PLAIN_DIGITS and value.isdigit():
-        return now + int(value) / 1000.0
-    claims = wire.Claims(deadline_ms=value)
-    return wire.believed(claims, peer_is_trusted=False, now=now)[0].deadline_at
+def _claims(said: bytes | _Headers) -> wire.Claims:
+    return wire.claims_of_http(said if isinstance(said, tuple) else ((_AGENT, said),))
+
+
+@final
+class _Seconds(dict[bytes, float | None]):
+    """Look up what a deadline says, and read it where it is new: most clients have one time-out."""
+
+    __slots__ = ()
+
+    def __missing__(self, value: bytes) -> float | None:
+        # Nearly always, and then it needs no more looking at.
+        if type(value) is bytes and len(value) <= _PLAIN_DIGITS and value.isdigit():
+            if len(self) >= _REMEMBERED_MOST:
+                self.clear()
+            seconds = self[value] = int(value) / 1000.0
+            return seconds
+        claims = wire.Claims(deadline_ms=value)
+        return wire.believed(claims, peer_is_trusted=False, now=0.0)[0].deadline_at

@@ -39,6 +39,7 @@ __all__ = ["Middleware", "backend_runtime"]
 _IDLE_SECONDS: Final = 1e-6
 _CALM_SECONDS: Final = 0.005
 _EXPIRED: Final = Rejection(Reason.EXPIRED, retryable=False)
+_NOT_YET: Final[Any] = None  # Of a plain `None` mypy would conclude that it stays.
 # In a scope: somebody further out does all this already.
 _SEEN: Final = "evenly"
 
@@ -95,11 +96,14 @@ class Middleware:
     def _use(self, runtime: BackendRuntime) -> None:
         self.runtime = runtime
         """What drives the backend's decisions; `runtime.snapshot()` shows what it does."""
+        # What each request needs of it to begin, at hand.
+        self._task = runtime.task
+        self._gate = runtime.gate
+        self._readings = runtime.readings
         self._answers = Answers(runtime)
         self._endpoints = Endpoints(
             runtime, self._answers, health_path=self._health_path, ready_path=self._ready_path
         )
-        self._paths = self._endpoints.paths
         self._read = Incoming(runtime.trust).read
         # A customer with a quota pays for what it took and not for what others do.
         self._metering = Metering(
@@ -134,7 +138,7 @@ class Middleware:
         if self._owns_runtime:
             self.runtime.stop()
 
-    async def __call__(  # noqa: C901, PLR0912 -- see below
+    async def __call__(  # noqa: C901, PLR0912, PLR0915 -- see below
         self, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serve one scope of ASGI.
@@ -152,19 +156,28 @@ class Middleware:
         path = scope["path"]
         if scope.get("root_path"):
             path = path.removeprefix(scope["root_path"])
-        if path in self._paths and self._endpoints.serves(scope):
+        if (path == self._health_path or path == self._ready_path) and (  # noqa: PLR1714 -- no hash
+            self._endpoints.serves(scope)
+        ):
             await self._endpoints.answer(path, send)
             return
-        runtime, read, app = self.runtime, self._read, self.app
+        read, app = self._read, self.app
         request, attempt, to_evenly = read(scope)
-        served = runtime.task.admit(request, attempt, Served)
+        served = self._task.admit(request, attempt, Served)
         if type(served) is not Served:
             await self._answers.refuse(served, request, scope, send, to_evenly=to_evenly)
             return
-        served.begin(self._answers, scope, receive, send, to_evenly)
-        if not runtime.readings.is_timing:
-            runtime.readings.begun()
-        if not runtime.gate.try_enter() and not await self._is_in_time(served):
+        served.answers = self._answers
+        served.scope = scope
+        served.receive_from = receive
+        served.send_to = send
+        served.to_evenly = to_evenly
+        served.has_left = served.was_degraded = False
+        served.status = 0
+        served.ended = served.held = _NOT_YET
+        if not self._readings.is_timing:
+            self._readings.begun()
+        if not self._gate.try_enter() and not await self._is_in_time(served):
             return
         scope[_SEEN] = True
         metering = self._metering
@@ -191,7 +204,8 @@ class Middleware:
                 leave(token)
         outcome = served.outcome() if served.ended is None else served.ended
         cpu_seconds = metering.mean_seconds if meter is None else metering.cpu_seconds(meter)
-        runtime.task.finish(served, outcome, cpu_seconds)
+        # Its own task: this may have been stopped and started meanwhile.
+        served.task.finish(served, outcome, cpu_seconds)
 
     def _begin(self, scope: Scope) -> None:
         """Look at the first request: it tells about the server, and there may be no lifespan."""
@@ -228,20 +242,20 @@ class Middleware:
         try:
             await self.runtime.wait_for_turn()
         except BaseException:
-            self.runtime.task.finish(served, gave_up(served, deadline_at))
+            served.task.finish(served, gave_up(served, deadline_at))
             raise
         if deadline_at is None or time.monotonic() < deadline_at:
             return True
-        self.runtime.task.finish(served, Outcome.TIMEOUT)
+        served.task.finish(served, Outcome.TIMEOUT)
         await served.refuse(_EXPIRED)
         return False
 
     async def _is_answered(self, served: Served, error: BaseException, cpu_seconds: float) -> bool:
         """End a request whose application has raised; return whether the client has its answer."""
         if served.status == 0 and is_refusal(error):
-            await served.refuse(self.runtime.task.pass_on(served, cpu_seconds), error)
+            await served.refuse(served.task.pass_on(served, cpu_seconds), error)
             return True
-        self.runtime.task.finish(served, served.outcome(error), cpu_seconds)
+        served.task.finish(served, served.outcome(error), cpu_seconds)
         if served.held is not None:
             await served.release()
         return False

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Awaitable
+from time import monotonic
 from typing import Final, final
 
 from evenly.core.backend_task import Admission
@@ -20,10 +20,8 @@ from evenly.runtime.answer import gave_up, is_refusal
 __all__ = ["Served"]
 
 _OK: Final = Outcome.OK
-# What ends a response, unless there is more of it.
-_BODIES: Final = frozenset(
-    {"http.response.body", "http.response.pathsend", "http.response.zerocopysend"}
-)
+# What ends a response besides a body of which there is no more.
+_OTHER_BODIES: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 
 
 @final
@@ -34,45 +32,44 @@ class Served(Admission):
     """
 
     __slots__ = (
-        "_answers",
-        "_has_left",
-        "_scope",
-        "_to_evenly",
+        "answers",
         "ended",
+        "has_left",
         "held",
         "receive_from",
+        "scope",
         "send_to",
         "status",
+        "to_evenly",
         "was_degraded",
     )
 
-    def begin(  # By position: once per request.
-        self, answers: Answers, scope: Scope, receive: Receive, send: Send, to_evenly: bool
-    ) -> None:
-        """Stand between them from now on; call it first."""
-        self._answers = answers
-        self._scope = scope
-        self.receive_from = receive
-        self.send_to = send
-        self._to_evenly = to_evenly
-        self._has_left = self.was_degraded = False
-        self.status = 0
-        """With which status the response began; 0 before."""
-        self.ended: Outcome | None = None
-        """How the request has ended, once the response is complete."""
-        self.held: list[Message] | None = None
-        """A response that is not sent yet, if there is one; see `send`."""
+    # Set by `Middleware.__call__`: a constructor is one call more, once per request.
+    answers: Answers
+    scope: Scope
+    receive_from: Receive
+    send_to: Send
+    to_evenly: bool
+    has_left: bool
+    """Whether the client is known to have."""
+    was_degraded: bool
+    status: int
+    """With which status the response began; 0 before."""
+    ended: Outcome | None
+    """How the request has ended, once the response is complete."""
+    held: list[Message] | None
+    """A response that is not sent yet, if there is one; see `send`."""
 
     def should_degrade(self) -> bool:
         """Return whether a cheaper answer is wanted now."""
-        return self._answers.should_degrade()
+        return self.answers.should_degrade()
 
     async def receive(self) -> Message:
         """Receive for the application, and notice that the client has left."""
         message = await self.receive_from()
         # After a response servers say the same: there is nothing more to receive.
         if message["type"] == "http.disconnect" and self.ended is None:
-            self._has_left = True
+            self.has_left = True
         return message
 
     def send(self, message: Message) -> Awaitable[None]:
@@ -91,34 +88,34 @@ class Served(Admission):
         kind = message["type"]
         if kind != "http.response.start":
             if (
-                kind in _BODIES
+                (kind == "http.response.body" or kind in _OTHER_BODIES)
                 and self.status  # Without a beginning the server raises, and answers 500.
                 and not message.get("more_body", False)
-                and not self._has_left
+                and not self.has_left
             ):
-                self.ended = _OK if self.status < 500 else outcome_of_status(self.status)
+                self.ended = ended = _OK if self.status < 500 else outcome_of_status(self.status)
                 at = self.request.deadline_at
-                if at is not None and self.ended is _OK and time.monotonic() >= at:
+                if at is not None and ended is _OK and monotonic() >= at:
                     self.ended = Outcome.TIMEOUT
             return send_to(message)
-        status = message.get("status", 500)
+        status = message["status"]
         if status == 500 and is_refusal(sys.exception()):
             self.held = [message]
             return _nothing()
         self.status = status
-        answers = self._answers
-        if self._to_evenly and status < 400 and (peer := self._scope.get("client")) and peer[1]:
+        answers = self.answers
+        if self.to_evenly and status < 400 and (peer := self.scope.get("client")) and peer[1]:
             # Port 0 is what a proxy said, of whomever.
             news_for = answers.news_for
             entries = news_for(peer)
             if not entries and not (self.was_degraded or answers.is_lame_duck):
                 return send_to(message)
         else:
-            entries = answers.load(self._to_evenly)
+            entries = answers.load(self.to_evenly)
         headers = [*(message.get("headers") or ()), *entries]
         if self.was_degraded or answers.is_lame_duck:
             answers.mark(
-                headers, self._scope, to_evenly=self._to_evenly, is_degraded=self.was_degraded
+                headers, self.scope, to_evenly=self.to_evenly, is_degraded=self.was_degraded
             )
         # Not in place: some applications have one message for all responses.
         return send_to({**message, "headers": headers})
@@ -128,7 +125,7 @@ class Served(Admission):
         try:
             await self.send(message)
         except OSError:
-            self._has_left = True
+            self.has_left = True
             self.ended = None
             raise
 
@@ -140,12 +137,12 @@ class Served(Admission):
 
     async def refuse(self, rejection: Rejection, error: BaseException | None = None) -> None:
         """Answer instead of the application: it has not begun, or let the refusal `error` out."""
-        await self._answers.refuse(
+        await self.answers.refuse(
             rejection,
             self.request,
-            self._scope,
+            self.scope,
             self.send_to,
-            to_evenly=self._to_evenly,
+            to_evenly=self.to_evenly,
             error=error,
         )
 
@@ -153,7 +150,7 @@ class Served(Admission):
         """Return how the request ended, when the application has returned or raised `error`."""
         if self.ended is not None:
             return self.ended  # Whatever was done after the response.
-        if self._has_left or isinstance(error, asyncio.CancelledError | GeneratorExit):
+        if self.has_left or isinstance(error, asyncio.CancelledError | GeneratorExit):
             return gave_up(self, self.request.deadline_at)
         return Outcome.ERROR  # The server answers 500, or cuts the response off.
 

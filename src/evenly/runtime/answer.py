@@ -5,8 +5,8 @@ A transport puts it into its own words: trailers and statuses, or headers.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable
+from time import monotonic
 from typing import Final, Generic, TypeVar, final
 
 from evenly.context import is_refusal
@@ -34,7 +34,7 @@ def gave_up(admission: Admission, deadline_at: float | None) -> Outcome:
         return Outcome.CANCELLED
     given_seconds = deadline_at - admission.admitted_at
     slack_seconds = _DEADLINE_SLACK_SECONDS + _DEADLINE_SLACK_RATIO * given_seconds
-    is_over = time.monotonic() >= deadline_at - slack_seconds
+    is_over = monotonic() >= deadline_at - slack_seconds
     return Outcome.TIMEOUT if is_over else Outcome.CANCELLED
 
 
@@ -89,7 +89,7 @@ class LoadEntries(Generic[Entry]):
         A response that says nothing repeats what was said before (`ClientTask.record_repeat`): a
         trailer costs more on both sides than to remember.
         """
-        now = time.monotonic()
+        now = monotonic()
         if now >= self._fresh_until:
             self._make(now)
         elif peer in self._told and self._who != "always":
@@ -99,7 +99,7 @@ class LoadEntries(Generic[Entry]):
 
     def entries(self, to_evenly: bool) -> tuple[Entry, ...]:  # By position: once per request.
         """Return the load report, in the words that this client understands."""
-        now = time.monotonic()
+        now = monotonic()
         if now >= self._fresh_until:
             self._make(now)
         if to_evenly and self._who != "always":

@@ -12,6 +12,7 @@ In a container the quota is what counts: half a core on a machine of 64 is exhau
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ __all__ = ["CpuReader", "effective_cores"]
 
 # The kernel's least quota is 1 ms, its longest period 1 s.
 _LEAST_CORES = 0.001
+_QUOTA_SECONDS = 1.0
 
 
 def effective_cores(root: Path = Path("/")) -> float:
@@ -47,9 +49,9 @@ def effective_cores(root: Path = Path("/")) -> float:
 class CpuReader:
     """Turn the process's CPU clock into a utilization.
 
-    The quota is looked up anew at each reading, since containers are resized while they run.  That
-    takes about 0.1 ms, so read every 0.1 s or less often.  Several workers in one container share
-    its quota; each sees its own part of the utilization, and their sum is the container's.
+    The quota is looked up anew each second, since containers are resized while they run; that takes
+    0.1 ms and more.  Several workers in one container share its quota; each sees its own part of
+    the utilization, and their sum is the container's.
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class CpuReader:
         self._read_at = clock()
         self._used_seconds = cpu_clock()
         self._utilization = 0.0
+        self._cores = 0.0
+        self._cores_until = -math.inf
 
     def utilization(self) -> float:
         """Return the utilization since the last reading, 0 and up; 1 is all that is provisioned.
@@ -75,9 +79,11 @@ class CpuReader:
         used_seconds = self._cpu_clock()
         passed_seconds = now - self._read_at
         if passed_seconds > 0.0:
-            cores = effective_cores(self._root)
+            if now >= self._cores_until:
+                self._cores = effective_cores(self._root)
+                self._cores_until = now + _QUOTA_SECONDS
             rate = max(0.0, used_seconds - self._used_seconds) / passed_seconds
-            self._utilization = rate / cores
+            self._utilization = rate / self._cores
             self._read_at = now
             self._used_seconds = used_seconds
         return self._utilization

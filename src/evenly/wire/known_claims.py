@@ -17,7 +17,7 @@ __all__ = ["Beliefs", "KnownClaims"]
 _REMEMBERED_MOST: Final = 1024
 _REMEMBERED_LENGTH: Final = 1024
 
-Said = TypeVar("Said", bound=tuple[tuple[str | bytes, str | bytes], ...])
+Said = TypeVar("Said", bound=bytes | tuple[tuple[str | bytes, str | bytes], ...])
 
 
 @final
@@ -45,8 +45,9 @@ class Beliefs:
 class KnownClaims(dict[Said, Beliefs]):
     """Look up what is believed of some entries, and read them where they are new.
 
-    `read` never raises; `first_attempt` is the number that a first attempt carries.  A dictionary,
-    so that what is known costs no call.
+    What is said is pairs, or one value where the transport knows what that is.  `read` never
+    raises; `first_attempt` is the number that a first attempt carries.  A dictionary, so that what
+    is known costs no call.
     """
 
     __slots__ = ("_first_attempt", "_read")
@@ -58,8 +59,12 @@ class KnownClaims(dict[Said, Beliefs]):
 
     def __missing__(self, said: Said) -> Beliefs:
         beliefs = Beliefs(self._read(said), self._first_attempt)
-        if sum(len(value) for _, value in said) <= _REMEMBERED_LENGTH:
+        if _length(said) <= _REMEMBERED_LENGTH:
             if len(self) >= _REMEMBERED_MOST:
                 self.clear()
             self[said] = beliefs
         return beliefs
+
+
+def _length(said: bytes | tuple[tuple[str | bytes, str | bytes], ...]) -> int:
+    return sum(len(value) for _, value in said) if isinstance(said, tuple) else len(said)

@@ -282,8 +282,4 @@ def _with_deadline(request: Request, context: Any) -> Request:
     """Return a request with the deadline that is known now; others may share the one given."""
     seconds = context.time_remaining()
     is_none = seconds is None or seconds > _DEADLINE_MOST_SECONDS
-    return Request(
-        criticality=request.criticality,
-        customer=request.customer,
-        deadline_at=None if is_none else time.monotonic() + seconds,
-    )
+    return request.until(None if is_none else time.monotonic() + seconds)
