@@ -46,15 +46,19 @@ def state_of(pid: int) -> str:
 
 async def test_kill_9_ends_a_process_and_another_takes_its_place(page: Page, calm: Demo) -> None:
     pid = backend_of(calm.last, "b3")["pid"]
+    # It is down for a moment only: look at every drawing.
+    await row_of(page, "b3").scroll_into_view_if_needed()
+    seen = asyncio.create_task(has_been(page, "b3", "down", "no process"))
+    await asyncio.sleep(0)
 
     await press(page, "kill −9", "b3")
 
-    await expect(row_of(page, "b3").locator(".state")).to_contain_text("down")
-    await expect(row_of(page, "b3")).to_contain_text("no process")
+    await seen
     assert pid not in processes()
-    frame = await calm.until(lambda one: backend_of(one, "b3")["state"] == "healthy")
+    frame = await calm.until(
+        lambda one: (now := backend_of(one, "b3"))["state"] == "healthy" and now["pid"] != pid
+    )
     new = backend_of(frame, "b3")["pid"]
-    assert new != pid
     await expect(row_of(page, "b3")).to_contain_text(f"pid {new}")
     await expect(row_of(page, "b3").locator(".state")).to_contain_text("healthy")
     await said(page, "b3: SIGKILL")
@@ -83,13 +87,14 @@ async def test_sigterm_makes_a_lame_duck_and_then_a_new_process(page: Page, calm
     await said(page, "b4: SIGTERM")
 
 
-async def has_been(page: Page, backend: str | None, state: str) -> None:
+async def has_been(page: Page, backend: str | None, state: str, pid: str = "") -> None:
     """Wait for a backend, or any of them, to be shown in this state, if only for a moment."""
     await page.wait_for_function(
-        """([name, state]) => [...document.querySelectorAll('#backends tbody tr')].some((row) =>
-            (name === null || row.querySelector('th').childNodes[1].textContent === name)
-            && row.querySelector('.state').textContent.endsWith(state))""",
-        arg=[backend, state],
+        """([who, state, pid]) => [...document.querySelectorAll('#backends tbody tr')].some((row) =>
+            (who === null || row.querySelector('th').childNodes[1].textContent === who)
+            && row.querySelector('.state').textContent.endsWith(state)
+            && row.textContent.includes(pid))""",
+        arg=[backend, state, pid],
         timeout=PATIENCE_MS,
     )
 
