@@ -79,9 +79,12 @@ class Meter(Protocol):
 class Scope(Protocol):
     """Be one request while it is being served; child tasks and threads share it."""
 
-    request: Request
     was_degraded: bool
     """Whether the answer is a degraded one, which the response has to say."""
+
+    @property
+    def request(self) -> Request:
+        """What is being served; treat it as immutable."""
 
     @property
     def should_degrade(self) -> Callable[[], bool]:

@@ -415,6 +415,39 @@ def test_a_request_whose_deadline_has_passed_is_not_run(
         assert task.report().active == 0
 
 
+@pytest.mark.parametrize("own", [None, 0.5, 60.0])
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_seconds_left_are_a_deadline_of_ones_own_for_what_others_share(
+    own: float | None, is_seen: bool
+) -> None:
+    clock = ManualClock()
+    seen = Seen()
+    task = new_task(clock=clock, observer=seen if is_seen else NO_OBSERVER)
+    shared = Request(customer="a", deadline_at=None if own is None else clock() + own)
+    before = shared.deadline_at
+
+    admission = task.admit(shared, 1, Admission, 2.0)
+    assert isinstance(admission, Admission)
+    late = task.admit(shared, 1, Admission, 0.0)
+    plain = task.admit(shared, 1, Admission)
+    assert isinstance(plain, Admission)
+    admission.finish(Outcome.OK)
+
+    assert admission.deadline_at == clock() + 2.0
+    assert admission.request == replace(shared, deadline_at=clock() + 2.0)
+    assert admission.request is admission.request
+    assert late == EXPIRED
+    assert (plain.request, plain.deadline_at) == (shared, before)
+    assert shared.deadline_at == before
+    if is_seen:
+        assert [event[1] for event in seen.events] == [
+            admission.request,
+            replace(shared, deadline_at=clock()),
+            shared,
+            admission.request,
+        ]
+
+
 # Quota: each customer's bucket holds one second's worth.
 
 QUOTA = QuotaConfig(limits={"a": 1.0, "b": 1.0, "none": 0.0}, default_limit=1.0)

@@ -104,14 +104,22 @@ class BackendTaskSnapshot:
 class Admission:
     """Be one admitted request, from `admit` to `finish`; a transport may know more of it."""
 
-    __slots__ = ("admitted_at", "is_finished", "request", "reservation", "task")
+    __slots__ = ("_said", "admitted_at", "deadline_at", "is_finished", "reservation", "task")
 
     # Set by `BackendTask.admit`: a constructor is one call more, once per request.
     task: BackendTask
-    request: Request
     reservation: Reservation | None
     admitted_at: float
+    deadline_at: float | None
     is_finished: bool
+    _said: Request
+
+    @property
+    def request(self) -> Request:
+        """What was admitted; treat it as immutable."""
+        if self._said.deadline_at != self.deadline_at:  # Made only for who asks: few do.
+            self._said = self._said.until(self.deadline_at)
+        return self._said
 
     def __repr__(self) -> str:
         return (
@@ -181,38 +189,51 @@ class BackendTask:
     @overload
     def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection: ...
     @overload
-    def admit(self, request: Request, attempt: int, kind: type[Kind]) -> Kind | Rejection: ...
     def admit(
-        self, request: Request, attempt: int = 1, kind: type[Admission] = Admission
+        self,
+        request: Request,
+        attempt: int,
+        kind: type[Kind],
+        seconds_left: float | None = None,
+    ) -> Kind | Rejection: ...
+    def admit(
+        self,
+        request: Request,
+        attempt: int = 1,
+        kind: type[Admission] = Admission,
+        seconds_left: float | None = None,
     ) -> Admission | Rejection:
         """Take a request or refuse it, before its body is read; `kind` is made of it.
 
-        Nothing that a caller may claim raises here, by way of `evenly.core.claim.believe`.  A lame
-        duck still serves: whoever sends to it has not heard yet, or has nobody else.
+        `seconds_left` until the deadline are for a `request` that others share, and replace its
+        own.  Nothing that a caller may claim raises here, by way of `evenly.core.claim.believe`.
+        A lame duck still serves: whoever sends to it has not heard yet, or has nobody else.
         """
         clock = self._clock  # A call of an attribute takes the slow way; so does one in `finish`.
         now = clock()
         if attempt != 1 or not self._attempts.is_peaceful:
             self._attempts.record(attempt)
-        if request.deadline_at is not None and not request.deadline_at > now:
+        deadline_at = request.deadline_at
+        if seconds_left is not None:
+            deadline_at = now + seconds_left
+            if not self._is_plain:
+                request = request.until(deadline_at)
+        if deadline_at is not None and not deadline_at > now:
             return self._reject(request, _EXPIRED, now)
         reservation: Reservation | None = None
         if self._quotas is not None:
             reservation = self._quotas.admit(request.customer, request.criticality, now)
             if reservation is None:
                 return self._reject(request, _out_of_quota(self._quotas, request, now), now)
-        if not self._utilization.is_calm:
-            refused = self._utilization.rejection_probability(request.criticality, now)
-            if refused > 0.0 and self._rng.random() < refused:
-                if reservation is not None:
-                    reservation.cancel(now)
-                widespread = self._attempts.retries_are_widespread
-                return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED, now)
+        if not self._utilization.is_calm and self._is_too_much(request, reservation, now):
+            widespread = self._attempts.retries_are_widespread
+            return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED, now)
         if now >= self._count_at:
             self._count(now)
         admission = kind()
         admission.task = self
-        admission.request = request
+        admission._said = request  # noqa: SLF001 -- its own
+        admission.deadline_at = deadline_at
         admission.reservation = reservation
         admission.admitted_at = now
         admission.is_finished = False
@@ -221,6 +242,14 @@ class BackendTask:
         if not self._is_plain:
             self._observer.request_admitted(request)
         return admission
+
+    def _is_too_much(self, request: Request, reserved: Reservation | None, now: float) -> bool:
+        """Return whether the utilization refuses a request, which then keeps no reservation."""
+        refused = self._utilization.rejection_probability(request.criticality, now)
+        is_refused = refused > 0.0 and self._rng.random() < refused
+        if is_refused and reserved is not None:
+            reserved.cancel(now)
+        return is_refused
 
     def pass_on(self, admission: Admission, cpu_seconds: float = 0.0) -> Rejection:
         """End a request whose handler let a rejection from below out; return what to answer.

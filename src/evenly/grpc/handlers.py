@@ -90,7 +90,7 @@ class HandlerWrapper:
             await self.runtime.wait_for_turn()
         except BaseException:
             self.runtime.task.finish(
-                call.admission, gave_up(call.admission, call.admission.request.deadline_at)
+                call.admission, gave_up(call.admission, call.admission.deadline_at)
             )
             raise
 
@@ -101,7 +101,7 @@ class HandlerWrapper:
             self.runtime.task.finish(admission, outcome_of_status(call.abort_code), cpu_seconds)
         elif isinstance(error, asyncio.CancelledError | GeneratorExit):
             self.runtime.task.finish(
-                admission, gave_up(admission, admission.request.deadline_at), cpu_seconds
+                admission, gave_up(admission, admission.deadline_at), cpu_seconds
             )
         elif is_refusal(error):
             rejection = self.runtime.task.pass_on(admission, cpu_seconds)

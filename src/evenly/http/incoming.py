@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Final, final
 
 from evenly.core.claim import Trust
@@ -50,8 +49,13 @@ class Incoming:
         self._known = KnownClaims[bytes | _Headers](_claims, first_attempt=1)
         self._seconds = _Seconds()
 
-    def read(self, scope: Scope) -> tuple[Request, int, bool]:  # noqa: C901 -- written out: once per request
-        """Return the request, its attempt number, and whether its client is one of ours."""
+    def read(  # noqa: C901 -- written out: once per request
+        self, scope: Scope
+    ) -> tuple[Request, int, bool, float | None]:
+        """Return the request, its attempt number, whether its client is ours, and the seconds left.
+
+        The request is shared by all that say the same, and so has no deadline.
+        """
         said: _Headers = ()
         agent: bytes | None = None
         deadline_ms: bytes | None = None
@@ -73,14 +77,13 @@ class Incoming:
         request, attempt = beliefs.if_trusted
         if beliefs.if_not is not None and not self._is_trusted(scope):
             request, attempt = beliefs.if_not
-        if deadline_ms is not None:
-            try:
-                seconds = self._seconds[deadline_ms]
-            except TypeError:  # It cannot be looked up, and so is no text of a header.
-                seconds = None
-            if seconds is not None:
-                request = request.until(monotonic() + seconds)
-        return request, attempt, beliefs.is_evenly
+        if deadline_ms is None:
+            return request, attempt, beliefs.is_evenly, None
+        try:
+            seconds_left = self._seconds[deadline_ms]
+        except TypeError:  # It cannot be looked up, and so is no text of a header.
+            seconds_left = None
+        return request, attempt, beliefs.is_evenly, seconds_left
 
     def _is_trusted(self, scope: Scope) -> bool:
         client = scope.get("client")

@@ -38,6 +38,7 @@ __all__ = ["Middleware", "backend_runtime"]
 
 _IDLE_SECONDS: Final = 1e-6
 _CALM_SECONDS: Final = 0.005
+_CHEAP_SECONDS: Final = 0.0001
 _EXPIRED: Final = Rejection(Reason.EXPIRED, retryable=False)
 _NOT_YET: Final[Any] = None  # Of a plain `None` mypy would conclude that it stays.
 # In a scope: somebody further out does all this already.
@@ -50,7 +51,9 @@ def backend_runtime(
     """Return a runtime for HTTP, for whoever hands one to a `Middleware`."""
     # One turn of the loop reads all that has arrived on open connections: no thread feeds it that
     # would need time.
-    gate = StartGate(idle_seconds=_IDLE_SECONDS, calm_seconds=_CALM_SECONDS)
+    gate = StartGate(
+        idle_seconds=_IDLE_SECONDS, calm_seconds=_CALM_SECONDS, cheap_seconds=_CHEAP_SECONDS
+    )
     return BackendRuntime(config, observer=observer, gate=gate)
 
 
@@ -162,8 +165,8 @@ class Middleware:
             await self._endpoints.answer(path, send)
             return
         read, app = self._read, self.app
-        request, attempt, to_evenly = read(scope)
-        served = self._task.admit(request, attempt, Served)
+        request, attempt, to_evenly, seconds_left = read(scope)
+        served = self._task.admit(request, attempt, Served, seconds_left)
         if type(served) is not Served:
             await self._answers.refuse(served, request, scope, send, to_evenly=to_evenly)
             return
@@ -238,7 +241,7 @@ class Middleware:
 
     async def _is_in_time(self, served: Served) -> bool:
         """Wait for the turn; return False for a request that was answered, its deadline past."""
-        deadline_at = served.request.deadline_at
+        deadline_at = served.deadline_at
         try:
             await self.runtime.wait_for_turn()
         except BaseException:

@@ -94,7 +94,7 @@ class Served(Admission):
                 and not self.has_left
             ):
                 self.ended = ended = _OK if self.status < 500 else outcome_of_status(self.status)
-                at = self.request.deadline_at
+                at = self.deadline_at
                 if at is not None and ended is _OK and monotonic() >= at:
                     self.ended = Outcome.TIMEOUT
             return send_to(message)
@@ -151,7 +151,7 @@ class Served(Admission):
         if self.ended is not None:
             return self.ended  # Whatever was done after the response.
         if self.has_left or isinstance(error, asyncio.CancelledError | GeneratorExit):
-            return gave_up(self, self.request.deadline_at)
+            return gave_up(self, self.deadline_at)
         return Outcome.ERROR  # The server answers 500, or cuts the response off.
 
 

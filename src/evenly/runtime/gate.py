@@ -21,6 +21,9 @@ connections (`calm_seconds`): requests of which a turn's take less than that har
 that works long is none, because a connection needs four or five turns to be accepted and read, and
 its request is not seen meanwhile.
 
+Requests that take less on average than reading and refusing one does (`cheap_seconds`) do not wait
+at all: the loop would spend as long on those that it looks at.
+
 `waiting` is thereby an exact count of the requests admitted and not begun.
 """
 
@@ -67,6 +70,7 @@ class StartGate:
     __slots__ = (
         "_calm_seconds",
         "_charge_seconds",
+        "_cheap_seconds",
         "_clock",
         "_fastest_turn_seconds",
         "_idle_seconds",
@@ -90,11 +94,13 @@ class StartGate:
         slice_seconds: float = 0.01,
         idle_seconds: float = 0.0003,
         calm_seconds: float = 0.0,
+        cheap_seconds: float = 0.0,
         clock: Clock = time.monotonic,
     ) -> None:
         check.number("slice_seconds", slice_seconds, 1e-6, 1.0)
         check.number("idle_seconds", idle_seconds, 0.0, 1.0)
         check.number("calm_seconds", calm_seconds, 0.0, slice_seconds)
+        check.number("cheap_seconds", cheap_seconds, 0.0, slice_seconds)
         self.waiting = 0
         """Requests admitted and not begun."""
         self.mean_seconds = 0.0
@@ -103,6 +109,7 @@ class StartGate:
         # Long enough for the thread that feeds the loop to be heard of, on a CPU that both share.
         self._idle_seconds = idle_seconds
         self._calm_seconds = calm_seconds
+        self._cheap_seconds = cheap_seconds
         # How much work makes us ask for the next turn; `inf` when that was done, or is no look.
         self._note_seconds = math.inf
         self._clock = clock
@@ -162,7 +169,8 @@ class StartGate:
             self.mean_seconds += _GAIN * (cpu_seconds - self.mean_seconds)
         else:
             self.mean_seconds = cpu_seconds  # The first is taken whole.
-        self._charge_seconds = self.mean_seconds
+        is_cheap = self.mean_seconds < self._cheap_seconds
+        self._charge_seconds = 0.0 if is_cheap else self.mean_seconds
 
     def _note(self) -> None:
         """Ask to be told when the loop has turned."""

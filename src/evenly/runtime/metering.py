@@ -16,9 +16,9 @@ from evenly.signals.meter import CostMeter
 
 __all__ = ["Metering"]
 
-_CHEAP_SECONDS: Final = 0.0001
+_CHEAP_SECONDS: Final = 0.00025
 _SKIPPED_MOST: Final = 15  # One in eight or so ...
-_VERY_CHEAP_SECONDS: Final = 0.00005
+_VERY_CHEAP_SECONDS: Final = 0.0001
 _VERY_CHEAP_SKIPPED_MOST: Final = 63  # ... and one in 32: metering costs as much as the handler.
 _GAIN: Final = 0.1
 
