@@ -206,10 +206,10 @@ class BackendRuntime:
     async def wait_for_turn(self) -> None:
         """Wait until an admitted request may begin; for when `gate.try_enter` said no."""
         # A burst must show before its first request has ended ...
-        self.readings.record_runnable(arriving=1)
+        self.readings.record_waiting(arriving=1)
         await self.gate.enter()
         # ... and no longer than it lasts: the next reading may be 20 ms away.
-        self.readings.record_runnable()
+        self.readings.record_waiting()
 
     def measured(self, cpu_seconds: float) -> None:
         """Learn what the handler of one request has been measured to take."""

@@ -3,7 +3,7 @@
 Metering costs 3 µs in a loop that does nothing else, and three times that in a server, whose caches
 are cold: too much for a handler that takes 10 µs of a request's 250.  So the methods that are cheap
 are metered now and then, and the requests between are put down at the mean: what a customer pays is
-right on average.  A method that takes 0.1 ms or more is metered always, and so is a stream.
+right on average.  A method that takes 0.5 ms or more is metered always, and so is a stream.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from evenly.signals.meter import CostMeter
 
 __all__ = ["Metering"]
 
-_CHEAP_SECONDS: Final = 0.00025
+_CHEAP_SECONDS: Final = 0.0005
 _SKIPPED_MOST: Final = 15  # One in eight or so ...
 _VERY_CHEAP_SECONDS: Final = 0.0001
 _VERY_CHEAP_SKIPPED_MOST: Final = 63  # ... and one in 32: metering costs as much as the handler.

@@ -2,7 +2,7 @@
 
 Three readings: `cpu` five times a second, `memory` and the process's CPU clock once a second, and
 `runnable` from the loop's lag fifty times a second while there are requests, and whenever somebody
-asks or a request has to wait.
+asks, or the queue has grown or shrunk by a millisecond of work.
 
     runnable  = requests admitted and not begun + lag / mean cost,    at most the active requests
     mean cost = max(what handlers took lately, CPU of the loop's thread ÷ requests ended)
@@ -36,6 +36,8 @@ _SLOW_EVERY: Final = 5
 # Five samples in the signal's decay of 0.1 s: a queue of requests is counted and needs no sample.
 _LAG_INTERVAL_SECONDS: Final = 0.02
 _JITTER_RATIO: Final = 0.1
+# A queue that is longer or shorter by less work decides nothing: ramps are in units of 5 ms.
+_NEWS_SECONDS: Final = 0.001
 # Fewer in a second say little: what the loop does by itself would be put down to them.
 _LEAST_ENDED: Final = 20
 
@@ -87,6 +89,7 @@ class Readings:
         self._ended_before = 0
         self._loop_seconds = 0.0
         self._shown_runnable = -1.0
+        self._shown_waiting = 0
         self.is_timing = False
         """Whether the loop is being timed; while nobody is active it need not be."""
         self.memory_utilization = 0.0
@@ -143,15 +146,26 @@ class Readings:
         """Record how many are runnable now, `arriving` ones included, unless that is known."""
         if not self._has_runnable:
             return
-        # Without an active request there is none, whatever the lag; this is the usual case.
-        value = self._runnable(arriving, self.lag_seconds()) if self._active() else 0.0
+        value = 0.0
+        self._shown_waiting = 0
+        if self._active():  # or there is none, whatever the lag; this is the usual case
+            value = self._runnable(arriving, self.lag_seconds())
         if value != self._shown_runnable:
             self._shown_runnable = value
             self._record("runnable", value)
 
+    def record_waiting(self, arriving: int = 0) -> None:
+        """Do so where that is news: of as many more or fewer waiting as take a millisecond."""
+        waiting = self._waiting() + arriving
+        seconds = self._handler_seconds()
+        change_seconds = abs(waiting - self._shown_waiting) * seconds
+        if not seconds or not waiting or change_seconds >= _NEWS_SECONDS:
+            self.record_runnable(arriving)
+
     def _runnable(self, arriving: int, lag_seconds: float) -> float:
+        self._shown_waiting = waiting = self._waiting() + arriving
         return runnable(
-            self._waiting() + arriving,
+            waiting,
             lag_seconds,
             self.mean_cost_seconds(),
             active_requests=self._active(),
