@@ -11,8 +11,9 @@ from evenly.context import current_serving, mark_degraded
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome
 from evenly.errors import ConfigError, UsageError
-from evenly.http.middleware import Middleware
+from evenly.http.middleware import Middleware, backend_runtime
 from evenly.runtime.backend import BackendConfig
+from evenly.testing import ManualClock
 from evenly.wire.load_header import parse_load
 from tests.http.asgi_backend import (
     OURS,
@@ -334,6 +335,21 @@ async def test_an_application_that_has_returned_sends_nowhere_and_hears_that_all
         assert middleware.runtime.active == 0
     finally:
         middleware.stop()
+
+
+@pytest.mark.parametrize(("count", "waits"), [(99, False), (101, True)])
+async def test_requests_that_fill_no_slice_in_a_turn_begin_at_once(count: int, waits: bool) -> None:
+    gate = backend_runtime().gate
+    gate._clock = ManualClock()  # A real one would see other processes too.
+    for _ in range(100):
+        gate.left(0.0001)
+    gate._begin_slice(gate._clock())
+    entered: list[bool] = []
+    for _ in range(20):
+        entered += [gate.try_enter() for _ in range(count)]
+        await asyncio.sleep(0)
+
+    assert (False in entered) is waits
 
 
 def test_whoever_takes_it_for_the_application_is_told_what_to_do() -> None:

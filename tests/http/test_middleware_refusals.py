@@ -225,7 +225,13 @@ async def test_a_request_whose_deadline_passes_while_it_waits_is_not_run() -> No
         assert sorted(outcome.name for outcome in outcomes) == ["OK"] * 4 + ["TIMEOUT"]
 
 
-async def test_whoever_is_cancelled_while_it_waits_has_ended() -> None:
+@pytest.mark.parametrize(
+    ("headers", "outcome"),
+    [([], Outcome.CANCELLED), ([(b"evenly-deadline-ms", b"1")], Outcome.TIMEOUT)],
+)
+async def test_whoever_is_cancelled_while_it_waits_has_ended(
+    headers: list[tuple[bytes, bytes]], outcome: Outcome
+) -> None:
     async with backend(hello) as made:
         gate = made.runtime.gate
         gate.left(10.0)  # A long one has ended: those that follow wait.
@@ -234,14 +240,14 @@ async def test_whoever_is_cancelled_while_it_waits_has_ended() -> None:
         async def send(*_: Any) -> Any:
             raise AssertionError
 
-        scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": headers}
         waiting = asyncio.ensure_future(made.app(scope, send, send))
         await asyncio.sleep(0)
         assert made.runtime.active == 1
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert await made.outcome() is Outcome.CANCELLED
+        assert await made.outcome() is outcome
 
 
 # From below.

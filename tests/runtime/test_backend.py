@@ -77,6 +77,21 @@ async def test_a_burst_shows_before_its_first_request_has_ended(runtime: Backend
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
     assert runtime.snapshot().waiting == 0
+    assert runtime.task.report().runnable == 0.0
+
+
+async def test_a_burst_shows_no_longer_than_it_lasts(runtime: BackendRuntime) -> None:
+    runtime.readings._lag = None  # No reading comes to help.
+    for _ in range(20):
+        admitted(runtime)
+    assert runtime.gate.try_enter()
+    waiting = [asyncio.ensure_future(runtime.wait_for_turn()) for _ in range(19)]
+    await asyncio.sleep(0)
+    assert runtime.task.report().runnable == 19.0
+    runtime.gate.left(0.001)
+    await asyncio.gather(*waiting)
+
+    assert runtime.task.report().runnable == 0.0
 
 
 async def test_a_report_has_the_queue_of_now(runtime: BackendRuntime) -> None:

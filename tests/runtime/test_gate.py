@@ -16,7 +16,6 @@ from evenly.runtime.gate import StartGate
 SLICE = 0.01
 IDLE = 0.0003
 CALM = 0.005
-CHEAP = 0.0001
 TICK = 0.000005
 
 
@@ -41,15 +40,10 @@ class World:
     turn: int = 0
     worked: dict[int, float] = field(default_factory=dict)  # seconds per turn of the loop
     calm_seconds: float = 0.0
-    cheap_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.gate = StartGate(
-            slice_seconds=SLICE,
-            idle_seconds=IDLE,
-            calm_seconds=self.calm_seconds,
-            cheap_seconds=self.cheap_seconds,
-            clock=self.clock,
+            slice_seconds=SLICE, idle_seconds=IDLE, calm_seconds=self.calm_seconds, clock=self.clock
         )
 
     async def request(self, number: int, cost: float) -> None:
@@ -300,6 +294,21 @@ async def test_turns_that_work_little_need_no_look(
         assert refused == 0
 
 
+@pytest.mark.parametrize(("lasts", "waits"), [(0.0099, False), (0.0101, True)])
+async def test_a_turn_that_lasts_is_no_look_whatever_was_put_down(
+    lasts: float, waits: bool
+) -> None:
+    world = World(calm_seconds=CALM)
+    await trained(world, 0.0001)
+    entered: list[bool] = []
+    for _ in range(20):
+        entered += [world.gate.try_enter() for _ in range(40)]  # 0.004 s: a look, by that.
+        world.clock.now += lasts  # One of them was dear, and was not metered.
+        await asyncio.sleep(0)
+
+    assert (False in entered) is waits
+
+
 async def test_calm_or_not_a_burst_runs_a_slice_per_turn() -> None:
     world = World(calm_seconds=CALM)
     await trained(world, 0.002)
@@ -342,46 +351,16 @@ async def test_a_note_of_a_turn_does_not_end_a_look() -> None:
     assert world.begun == [0]
 
 
-@pytest.mark.parametrize(
-    ("cheap_seconds", "cost", "waits"),
-    [(CHEAP, 0.000099, False), (CHEAP, 0.000101, True), (0.0, 0.000099, True)],
-)
-async def test_requests_that_cost_less_than_a_refusal_do_not_wait(
-    cheap_seconds: float, cost: float, waits: bool
-) -> None:
-    world = World(cheap_seconds=cheap_seconds)
-    await trained(world, cost)
+def test_others_count_in_the_mean_at_what_they_are_put_down_at() -> None:
+    all_metered, some = StartGate(), StartGate()
+    for gate in (all_metered, some):
+        gate.left(0.005)
+    for _ in range(31):
+        all_metered.left(0.0001)
+    all_metered.left(0.0002)
+    some.left(0.0002, 31, 0.0001)
 
-    # 1,000 of them are ten slices.
-    assert (False in [world.gate.try_enter() for _ in range(1000)]) is waits
-
-
-async def test_cheap_ones_wait_behind_a_dear_one() -> None:
-    world = World(cheap_seconds=CHEAP)
-    await trained(world, CHEAP / 2)
-    assert world.gate.try_enter()
-    world.gate.left(0.05)
-
-    tasks = [asyncio.create_task(world.request(i, CHEAP / 2)) for i in range(3)]
-    await asyncio.sleep(0)
-    assert world.gate.waiting == 3
-    await settled(world, tasks)
-
-    assert world.begun == [0, 1, 2]
-
-
-async def test_who_waits_is_let_through_when_all_have_become_cheap() -> None:
-    world = World(cheap_seconds=CHEAP)
-    await trained(world, 0.002)
-    tasks = [asyncio.create_task(world.request(i, 0.002)) for i in range(20)]
-    await asyncio.sleep(0)
-    assert world.gate.waiting > 10
-    for _ in range(50):
-        world.gate.left(0.0)
-    await settled(world, tasks)
-
-    assert world.begun == list(range(20))
-    assert not world.gate._is_turning
+    assert some.mean_seconds == pytest.approx(all_metered.mean_seconds)
 
 
 def test_a_loop_that_was_closed_holds_nobody_up_on_the_next() -> None:
@@ -406,11 +385,9 @@ def test_a_loop_that_was_closed_holds_nobody_up_on_the_next() -> None:
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, 0.0101])
-def test_what_is_calm_or_cheap_is_a_part_of_a_slice(value: float) -> None:
+def test_calm_is_a_part_of_a_slice(value: float) -> None:
     with pytest.raises(ConfigError, match="calm_seconds"):
         StartGate(calm_seconds=value)
-    with pytest.raises(ConfigError, match="cheap_seconds"):
-        StartGate(cheap_seconds=value)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, 2.0])
@@ -425,17 +402,12 @@ def test_a_slice_out_of_bounds_is_refused(value: float) -> None:
     seed=st.integers(min_value=0, max_value=2**32),
     cancelled_ratio=st.sampled_from([0.0, 0.3, 0.9]),
     calm_seconds=st.sampled_from([0.0, CALM]),
-    cheap_seconds=st.sampled_from([0.0, CHEAP, 0.002]),
 )
 def test_everyone_begins_once_in_the_order_of_arrival_and_nothing_is_left_behind(
-    costs: list[float],
-    seed: int,
-    cancelled_ratio: float,
-    calm_seconds: float,
-    cheap_seconds: float,
+    costs: list[float], seed: int, cancelled_ratio: float, calm_seconds: float
 ) -> None:
     luck = random.Random(seed)
-    world = World(calm_seconds=calm_seconds, cheap_seconds=cheap_seconds)
+    world = World(calm_seconds=calm_seconds)
 
     async def run() -> set[int]:
         tasks: list[asyncio.Task[None]] = []

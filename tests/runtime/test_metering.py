@@ -19,14 +19,29 @@ def request(metering: Metering, nanoseconds: int) -> tuple[bool, float]:
     return meter is not None, metering.cpu_seconds(meter)
 
 
+class Learned(list[float]):
+    """What was measured, and what the others were put down at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others: list[tuple[int, float]] = []
+
+    def measured(self, seconds: float, others: int, others_seconds: float) -> None:
+        self.append(seconds)
+        self.others.append((others, others_seconds))
+
+
+def unheard(_seconds: float, _others: int, _others_seconds: float) -> None: ...
+
+
 def uncharged(_: float) -> None:
     raise AssertionError("nothing was charged")
 
 
 def test_what_is_charged_is_a_cost_and_not_work_of_this_process() -> None:
-    measured: list[float] = []
+    measured = Learned()
     charged: list[float] = []
-    metering = Metering(measured.append, charged.append, is_always_on=False)
+    metering = Metering(measured.measured, charged.append, is_always_on=False)
     meter = metering.next()
     assert meter is not None
     meter.loop_nanoseconds = CHEAP
@@ -34,20 +49,20 @@ def test_what_is_charged_is_a_cost_and_not_work_of_this_process() -> None:
     meter.charge(0.01)
 
     assert metering.cpu_seconds(meter) == pytest.approx(0.03001)
-    assert measured == [pytest.approx(0.00001)]
+    assert list(measured) == [pytest.approx(0.00001)]
     assert charged == [pytest.approx(0.03)]
     assert metering.next() is not None  # It was dear.
 
 
 def test_dear_requests_are_always_metered() -> None:
-    learned: list[float] = []
-    metering = Metering(learned.append, uncharged, is_always_on=False)
+    learned = Learned()
+    metering = Metering(learned.measured, uncharged, is_always_on=False)
 
     served = [request(metering, DEAR) for _ in range(50)]
 
     assert all(is_metered for is_metered, _ in served)
     assert [seconds for _, seconds in served] == [pytest.approx(0.0006)] * 50
-    assert learned == [pytest.approx(0.0006)] * 50
+    assert list(learned) == [pytest.approx(0.0006)] * 50
 
 
 @pytest.mark.parametrize(
@@ -64,20 +79,27 @@ def test_dear_requests_are_always_metered() -> None:
 def test_cheap_requests_are_metered_now_and_then_and_put_down_at_the_mean(
     nanoseconds: int, metered: object
 ) -> None:
-    learned: list[float] = []
+    learned = Learned()
     metering = Metering(
-        learned.append, uncharged, is_always_on=False, rng=random.Random("metering")
+        learned.measured, uncharged, is_always_on=False, rng=random.Random("metering")
     )
     served = [request(metering, nanoseconds) for _ in range(4000)]
+    metering.skips = 0
+    request(metering, nanoseconds)
 
     assert len(learned) == metered
-    assert sum(is_metered for is_metered, _ in served) == len(learned)
+    assert sum(is_metered for is_metered, _ in served) == len(learned) - 1
+    # Each of them is heard of once, with those before it at what they were put down at.
+    put_down = [seconds for is_metered, seconds in served if not is_metered]
+    told = [seconds for others, seconds in learned.others for _ in range(others)]
+    assert sum(others for others, _ in learned.others) >= len(put_down)
+    assert told[: len(put_down)] == put_down
     # The mean begins at 0, so the first are put down too low; those after it at what they took.
     assert served[-1][1] == pytest.approx(nanoseconds * 1e-9, rel=0.01)
 
 
 def test_a_method_that_becomes_dear_is_metered_always_again() -> None:
-    metering = Metering(lambda _: None, uncharged, is_always_on=False)
+    metering = Metering(unheard, uncharged, is_always_on=False)
     for _ in range(100):
         request(metering, CHEAP)
     served = [request(metering, DEAR) for _ in range(100)]
@@ -88,14 +110,61 @@ def test_a_method_that_becomes_dear_is_metered_always_again() -> None:
     assert all(is_metered for is_metered, _ in served[first:])
 
 
+@pytest.mark.parametrize(
+    ("usual", "dear", "metered"),
+    [
+        # 4000 / 32, and ten or so in a row while the mean is high.
+        pytest.param(20_000, 990_000, pytest.approx(135, abs=36), id="even"),
+        # 2 ms are forgotten after 139 that are metered: 10 in a row, 129 of 1032, 2958 / 32.
+        pytest.param(20_000, 2_000_000, pytest.approx(231, abs=45), id="uneven for a while"),
+        # 10 ms after 460: 25 in a row, 435 of 3480, 495 / 32.
+        pytest.param(20_000, 10_000_000, pytest.approx(475, abs=55), id="uneven for long"),
+        # 460 in a row, 3540 / 8.
+        pytest.param(200_000, 10_000_000, pytest.approx(902, abs=50), id="dearer, and all"),
+    ],
+)
+def test_one_that_is_dear_lets_more_of_the_cheap_ones_be_metered(
+    usual: int, dear: int, metered: object
+) -> None:
+    learned = Learned()
+    metering = Metering(
+        learned.measured, uncharged, is_always_on=False, rng=random.Random("uneven")
+    )
+    request(metering, dear)
+    for _ in range(4000):
+        request(metering, usual)
+
+    assert len(learned) == metered
+
+
+def test_requests_that_overlap_are_counted_once() -> None:
+    learned = Learned()
+    metering = Metering(learned.measured, uncharged, is_always_on=False, rng=random.Random(1))
+    meters = [metering.next() for _ in range(3)]  # all three, before any has ended
+    ended = 0
+    for meter in meters:
+        assert meter is not None
+        meter.loop_nanoseconds = CHEAP
+        metering.cpu_seconds(meter)
+        ended += 1
+        for _ in range(5):
+            if metering.next() is None:
+                ended += 1
+    metering.skips = 0
+    request(metering, CHEAP)
+
+    assert learned.others[0] == (0, 0.0)
+    assert sum(others for others, _ in learned.others[:3]) == ended - len(meters) - 5
+
+
 def test_streams_are_always_metered() -> None:
-    metering = Metering(lambda _: None, uncharged, is_always_on=True)
+    metering = Metering(unheard, uncharged, is_always_on=True)
 
     assert all(request(metering, CHEAP)[0] for _ in range(50))
 
 
 def test_each_request_has_a_meter_of_its_own() -> None:
-    metering = Metering(lambda _: None, uncharged, is_always_on=True)
+    metering = Metering(unheard, uncharged, is_always_on=True)
     first, second = metering.next(), metering.next()
 
     assert isinstance(first, CostMeter)

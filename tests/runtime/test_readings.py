@@ -77,7 +77,7 @@ def test_what_is_recorded_is_never_off_by_a_millisecond_of_work(
         elif step == "b" and backend.waiting:
             backend.begin()
         elif step == "c" and backend.waiting:
-            backend.waiting -= 1  # cancelled: nothing is recorded ...
+            backend.waiting -= 1  # and was forgotten: nobody says so ...
             backend.readings.record_runnable()  # ... before somebody asks
         elif step == "i" and not backend.waiting:
             backend.active = 0
@@ -90,3 +90,25 @@ def test_what_is_recorded_is_never_off_by_a_millisecond_of_work(
         assert abs(known - backend.waiting) * handler_seconds < NEWS_SECONDS
         assert handler_seconds or known == backend.waiting
         assert backend.waiting or known == 0.0
+
+
+def test_what_counts_is_the_work_of_the_whole_request() -> None:
+    backend = Backend(0.00001)
+    backend.readings._loop_seconds = 0.0005  # An echo: the loop takes fifty times the handler's.
+    for _ in range(4):
+        backend.arrive()
+
+    assert backend.recorded == [2.0, 4.0]
+
+
+def test_what_waited_when_all_had_gone_is_no_base_to_compare_with() -> None:
+    backend = Backend(0.0004)
+    for _ in range(3):
+        backend.arrive()
+    assert backend.recorded == [3.0]
+    backend.waiting = backend.active = 0  # all of them cancelled
+    backend.readings.record_runnable()
+    for _ in range(3):
+        backend.arrive()
+
+    assert backend.recorded == [3.0, 0.0, 3.0]

@@ -37,8 +37,7 @@ from evenly.signals.meter import CostMeter
 __all__ = ["Middleware", "backend_runtime"]
 
 _IDLE_SECONDS: Final = 1e-6
-_CALM_SECONDS: Final = 0.005
-_CHEAP_SECONDS: Final = 0.0001
+_CALM_SECONDS: Final = 0.01
 _EXPIRED: Final = Rejection(Reason.EXPIRED, retryable=False)
 _NOT_YET: Final[Any] = None  # Of a plain `None` mypy would conclude that it stays.
 # In a scope: somebody further out does all this already.
@@ -51,9 +50,7 @@ def backend_runtime(
     """Return a runtime for HTTP, for whoever hands one to a `Middleware`."""
     # One turn of the loop reads all that has arrived on open connections: no thread feeds it that
     # would need time.
-    gate = StartGate(
-        idle_seconds=_IDLE_SECONDS, calm_seconds=_CALM_SECONDS, cheap_seconds=_CHEAP_SECONDS
-    )
+    gate = StartGate(idle_seconds=_IDLE_SECONDS, calm_seconds=_CALM_SECONDS)
     return BackendRuntime(config, observer=observer, gate=gate)
 
 

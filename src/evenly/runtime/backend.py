@@ -207,13 +207,15 @@ class BackendRuntime:
         """Wait until an admitted request may begin; for when `gate.try_enter` said no."""
         # A burst must show before its first request has ended ...
         self.readings.record_waiting(arriving=1)
-        await self.gate.enter()
-        # ... and no longer than it lasts: the next reading may be 20 ms away.
-        self.readings.record_waiting()
+        try:
+            await self.gate.enter()
+        finally:
+            # ... and no longer than it lasts: the next reading may be 20 ms away.
+            self.readings.record_waiting()
 
-    def measured(self, cpu_seconds: float) -> None:
-        """Learn what the handler of one request has been measured to take."""
-        self.gate.left(cpu_seconds)
+    def measured(self, cpu_seconds: float, others: int = 0, others_seconds: float = 0.0) -> None:
+        """Learn what the handler of one request has been measured to take; see `Metering`."""
+        self.gate.left(cpu_seconds, others, others_seconds)
 
     def charged(self, cpu_seconds: float) -> None:
         """Learn what a request was charged that no clock of this process has seen."""

@@ -19,10 +19,8 @@ backend that is mostly idle does without: it has looked.
 A turn of the loop that works little is a look as well, where it reads all that has arrived on open
 connections (`calm_seconds`): requests of which a turn's take less than that hardly ever wait.  One
 that works long is none, because a connection needs four or five turns to be accepted and read, and
-its request is not seen meanwhile.
-
-Requests that take less on average than reading and refusing one does (`cheap_seconds`) do not wait
-at all: the loop would spend as long on those that it looks at.
+its request is not seen meanwhile; nor is one that lasts, because of requests that took more than
+they were put down at.
 
 `waiting` is thereby an exact count of the requests admitted and not begun.
 """
@@ -57,6 +55,8 @@ _MOST_WORK_SECONDS = 0.1
 _GAIN = 0.1
 # From this part of `calm_seconds` on we ask to be told when the loop has turned.
 _NOTE_RATIO = 0.25
+# Reading requests and writing responses may take as long again as their handlers, and no longer.
+_CALM_TURN_RATIO = 2.0
 
 
 @final
@@ -70,7 +70,6 @@ class StartGate:
     __slots__ = (
         "_calm_seconds",
         "_charge_seconds",
-        "_cheap_seconds",
         "_clock",
         "_fastest_turn_seconds",
         "_idle_seconds",
@@ -79,6 +78,7 @@ class StartGate:
         "_looking_since",
         "_loop",
         "_note_seconds",
+        "_noted_at",
         "_queue",
         "_slice_seconds",
         "_slice_since",
@@ -94,13 +94,11 @@ class StartGate:
         slice_seconds: float = 0.01,
         idle_seconds: float = 0.0003,
         calm_seconds: float = 0.0,
-        cheap_seconds: float = 0.0,
         clock: Clock = time.monotonic,
     ) -> None:
         check.number("slice_seconds", slice_seconds, 1e-6, 1.0)
         check.number("idle_seconds", idle_seconds, 0.0, 1.0)
         check.number("calm_seconds", calm_seconds, 0.0, slice_seconds)
-        check.number("cheap_seconds", cheap_seconds, 0.0, slice_seconds)
         self.waiting = 0
         """Requests admitted and not begun."""
         self.mean_seconds = 0.0
@@ -109,7 +107,6 @@ class StartGate:
         # Long enough for the thread that feeds the loop to be heard of, on a CPU that both share.
         self._idle_seconds = idle_seconds
         self._calm_seconds = calm_seconds
-        self._cheap_seconds = cheap_seconds
         # How much work makes us ask for the next turn; `inf` when that was done, or is no look.
         self._note_seconds = math.inf
         self._clock = clock
@@ -119,7 +116,7 @@ class StartGate:
         self._charge_seconds = slice_seconds  # Until one has ended, they begin one by one.
         self._is_turning = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looking_since = self._idle_since = self._turned_at = 0.0
+        self._looking_since = self._idle_since = self._turned_at = self._noted_at = 0.0
         self._fastest_turn_seconds = math.inf
         self._begin_slice(self._slice_since)
 
@@ -158,28 +155,37 @@ class StartGate:
         finally:
             self.waiting -= 1
 
-    def left(self, cpu_seconds: float) -> None:
-        """Learn that a request that had begun has ended, and what it took."""
+    def left(self, cpu_seconds: float, others: int = 0, others_seconds: float = 0.0) -> None:
+        """Learn that a request that had begun has ended, and what it took.
+
+        As many `others` have ended since the last one and were not metered; they are put down at
+        `others_seconds` each, or what is metered seldom would count for less.
+        """
         if cpu_seconds > _MOST_WORK_SECONDS:
             cpu_seconds = _MOST_WORK_SECONDS
         more_seconds = cpu_seconds - self._charge_seconds
         if more_seconds > 0.0:
             self._work_seconds += more_seconds
+        if others:
+            gain = 1.0 - (1.0 - _GAIN) ** others
+            self.mean_seconds += gain * (others_seconds - self.mean_seconds)
         if self.mean_seconds:
             self.mean_seconds += _GAIN * (cpu_seconds - self.mean_seconds)
         else:
             self.mean_seconds = cpu_seconds  # The first is taken whole.
-        is_cheap = self.mean_seconds < self._cheap_seconds
-        self._charge_seconds = 0.0 if is_cheap else self.mean_seconds
+        self._charge_seconds = self.mean_seconds
 
     def _note(self) -> None:
         """Ask to be told when the loop has turned."""
         self._note_seconds = math.inf
+        self._noted_at = self._clock()
         self._soon(self._noted, asyncio.get_running_loop())
 
     def _noted(self) -> None:
-        if self._work_seconds < self._calm_seconds:
-            self._begin_slice(self._clock())
+        now = self._clock()
+        is_short = now - self._noted_at < _CALM_TURN_RATIO * self._calm_seconds
+        if is_short and self._work_seconds < self._calm_seconds:
+            self._begin_slice(now)
 
     def _look(self) -> None:
         """Turn the loop from now on, so that it reads what has arrived."""

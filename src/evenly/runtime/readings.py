@@ -155,9 +155,9 @@ class Readings:
             self._record("runnable", value)
 
     def record_waiting(self, arriving: int = 0) -> None:
-        """Do so where that is news: of as many more or fewer waiting as take a millisecond."""
+        """Record how many are runnable if a millisecond's worth more or fewer wait, or none."""
         waiting = self._waiting() + arriving
-        seconds = self._handler_seconds()
+        seconds = self.mean_cost_seconds()
         change_seconds = abs(waiting - self._shown_waiting) * seconds
         if not seconds or not waiting or change_seconds >= _NEWS_SECONDS:
             self.record_runnable(arriving)

@@ -149,8 +149,8 @@ class _Served:
             self._measured, runtime.charged, is_always_on=is_stream or runtime.has_quotas
         )
 
-    def _measured(self, cpu_seconds: float) -> None:
-        self._runtime.measured(cpu_seconds + _GRPC_SECONDS)
+    def _measured(self, cpu_seconds: float, others: int, others_seconds: float) -> None:
+        self._runtime.measured(cpu_seconds + _GRPC_SECONDS, others, others_seconds + _GRPC_SECONDS)
 
     def response(self, raw: Any, context: Any) -> Any:
         """Serve one request with one response."""
