@@ -64,6 +64,9 @@ class Behavior:
 
     def count_and_fail(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         yield from self.count(request, context)
+        # gRPC's own server on an event loop loses an abort that meets the last message on its way,
+        # and the call never ends: 28 of 6,000 with its own client too.
+        time.sleep(0.05)
         context.abort(grpc.StatusCode.DATA_LOSS, "lost")
 
     def count_and_hold(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:

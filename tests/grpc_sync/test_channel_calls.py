@@ -146,7 +146,7 @@ def test_an_error_is_grpcs_own_and_names_the_backend(
 def test_an_error_after_some_responses_comes_after_them(
     channel: evenly.grpc.sync.Channel,
 ) -> None:
-    call = channel.unary_stream(method("CountAndFail"))(b"2")
+    call = channel.unary_stream(method("CountAndFail"))(b"2", timeout=LONG_SECONDS)
 
     assert [next(call), next(call)] == [b"0", b"1"]
     with pytest.raises(grpc.RpcError) as caught:
