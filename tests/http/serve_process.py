@@ -78,7 +78,7 @@ class Served:
     async def line(self) -> str:
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), SOON)
-        # Not so an empty line: of two workers that print unbuffered, one may end the other's.
+        # An empty line is no end: of two workers that print unbuffered, one may end the other's.
         assert line, await self.errors()
         return line.decode().strip()
 

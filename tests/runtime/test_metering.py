@@ -71,7 +71,7 @@ def test_dear_requests_are_always_metered() -> None:
         # Of 0 to 62 that follow a metered one, 31 on average are skipped: 4000 / 32 ± 4 · 6.4.
         pytest.param(CHEAP, pytest.approx(125, abs=26), id="cheap"),
         pytest.param(90_000, pytest.approx(125, abs=26), id="nearly 0.1 ms"),
-        # Of 0 to 14, 7: 4000 / 8 ± 4 · 12.1, and the mean is below 0.1 ms for the first few.
+        # Of 0 to 14, 7: 4000 / 8 ± 4 · 12.1.
         pytest.param(120_000, pytest.approx(500, abs=49), id="more than 0.1 ms"),
         pytest.param(480_000, pytest.approx(500, abs=49), id="nearly 0.5 ms"),
     ],
@@ -94,8 +94,7 @@ def test_cheap_requests_are_metered_now_and_then_and_put_down_at_the_mean(
     told = [seconds for others, seconds in learned.others for _ in range(others)]
     assert sum(others for others, _ in learned.others) >= len(put_down)
     assert told[: len(put_down)] == put_down
-    # The mean begins at 0, so the first are put down too low; those after it at what they took.
-    assert served[-1][1] == pytest.approx(nanoseconds * 1e-9, rel=0.01)
+    assert [seconds for _, seconds in served] == pytest.approx([nanoseconds * 1e-9] * 4000)
 
 
 def test_a_method_that_becomes_dear_is_metered_always_again() -> None:
@@ -141,20 +140,29 @@ def test_requests_that_overlap_are_counted_once() -> None:
     learned = Learned()
     metering = Metering(learned.measured, uncharged, is_always_on=False, rng=random.Random(1))
     meters = [metering.next() for _ in range(3)]  # all three, before any has ended
-    ended = 0
     for meter in meters:
         assert meter is not None
         meter.loop_nanoseconds = CHEAP
         metering.cpu_seconds(meter)
-        ended += 1
-        for _ in range(5):
-            if metering.next() is None:
-                ended += 1
-    metering.skips = 0
-    request(metering, CHEAP)
+        assert [metering.next() for _ in range(5)] == [None] * 5
 
-    assert learned.others[0] == (0, 0.0)
-    assert sum(others for others, _ in learned.others[:3]) == ended - len(meters) - 5
+    assert [others for others, _ in learned.others] == [0, 5, 5]
+
+
+def test_others_are_told_at_what_they_took_here_and_put_down_with_what_was_charged() -> None:
+    learned = Learned()
+    metering = Metering(learned.measured, lambda _: None, is_always_on=False)
+    for _ in range(2):
+        metering.skips = 0
+        meter = metering.next()
+        assert meter is not None
+        meter.loop_nanoseconds = CHEAP
+        meter.charge(0.00002)
+        metering.cpu_seconds(meter)
+
+    # The first is taken whole.
+    assert metering.mean_seconds == pytest.approx(0.00003)
+    assert learned.others[1][1] == pytest.approx(0.00001)
 
 
 def test_streams_are_always_metered() -> None:

@@ -55,7 +55,7 @@ _MOST_WORK_SECONDS = 0.1
 _GAIN = 0.1
 # From this part of `calm_seconds` on we ask to be told when the loop has turned.
 _NOTE_RATIO = 0.25
-# Reading requests and writing responses may take as long again as their handlers, and no longer.
+# A calm turn lasts no longer than so many times `calm_seconds`, with all that is read and written.
 _CALM_TURN_RATIO = 2.0
 
 

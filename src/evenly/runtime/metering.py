@@ -46,6 +46,7 @@ class Metering:
         "_drawn",
         "_is_always_on",
         "_measured",
+        "_own_seconds",
         "_rng",
         "mean_seconds",
         "skips",
@@ -66,6 +67,7 @@ class Metering:
         self._rng = random.Random() if rng is None else rng
         self._drawn = 0
         self._dearest_seconds = 0.0  # of late
+        self._own_seconds = 0.0  # the mean without what was charged
         self.skips = 0
         """How many requests from now on are not metered."""
         self.mean_seconds = 0.0
@@ -83,10 +85,13 @@ class Metering:
         if meter is None:
             return self.mean_seconds
         seconds = meter.cpu_seconds
-        self._measured(meter.measured_seconds, self._drawn - self.skips, self.mean_seconds)
+        own_seconds = meter.measured_seconds
+        self._measured(own_seconds, self._drawn - self.skips, self._own_seconds)
         if meter.charged_seconds:
             self._charged(meter.charged_seconds)
-        self.mean_seconds += _GAIN * (seconds - self.mean_seconds)
+        gain = _GAIN if self.mean_seconds else 1.0  # The first is taken whole.
+        self.mean_seconds += gain * (seconds - self.mean_seconds)
+        self._own_seconds += gain * (own_seconds - self._own_seconds)
         self._dearest_seconds = max(seconds, _DEAR_KEPT_RATIO * self._dearest_seconds)
         most = 0 if self._is_always_on or seconds >= _SOMETIMES_SECONDS else self._skipped_most()
         self._drawn = self.skips = self._rng.randrange(most) if most else 0
