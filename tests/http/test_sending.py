@@ -182,6 +182,27 @@ async def test_an_early_refusal_stops_the_body() -> None:
         await until(lambda: body.is_left)
 
 
+@pytest.mark.parametrize("piece", [b"", b"x"], ids=str)
+async def test_an_early_refusal_is_heard_while_a_body_is_at_hand(piece: bytes) -> None:
+    """Neither the body nor the other side ever makes it wait."""
+
+    async def refuses(peer: Peer) -> None:
+        await peer.head()
+        await peer.send(TOO_LARGE)
+
+    class AtHand(Upload):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for chunk in self.chunks:
+                self.asked += 1
+                yield chunk
+
+    async with nothing_left(), raw_connection(refuses) as (connection, _):
+        body = AtHand(*[piece] * 10_000)
+        response = await connection.request("POST", CHUNKED_POST, body)
+        assert await response.read() == b"no"
+        assert body.asked < 1000
+
+
 async def test_a_refusal_stops_the_body_before_its_own_body_is_there() -> None:
     async def refuses(peer: Peer) -> None:
         await peer.head()

@@ -14,6 +14,11 @@ __all__ = ["Sending", "Sink"]
 
 _CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked\r\n", re.IGNORECASE)
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)\r\n", re.IGNORECASE)
+# So much is sent before others get their turn and the other side is heard: to one that takes it as
+# fast as it comes, a body that is at hand would go out as a whole.
+_TURN_BYTES: Final = 256 * 1024
+# What a piece costs however small it is, in bytes that could be sent instead.
+_PIECE_BYTES: Final = 4 * 1024
 
 
 class Sink(Protocol):
@@ -73,10 +78,15 @@ class Sending:
             self._drained.set_result(None)
 
     async def _run(self) -> None:
+        turn_bytes = 0
         try:
             try:
                 async for chunk in self._chunks:
                     await self._send(chunk)
+                    turn_bytes += len(chunk) + _PIECE_BYTES
+                    if turn_bytes >= _TURN_BYTES:
+                        turn_bytes = 0
+                        await asyncio.sleep(0)
                 self._finish()
             finally:
                 # A generator that is left half-way gets to its end now, not when it is collected.

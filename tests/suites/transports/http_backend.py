@@ -13,6 +13,7 @@ from evenly.http.serve import serve
 from tests.suites.transports.work import ToldToFail, Work, say_ready
 
 _OPTIONS: dict[str, Any] = {"lifespan": "off", "log_level": "warning", "access_log": False}
+_TURNS = 10
 
 
 class Backend:
@@ -45,8 +46,11 @@ class Backend:
         (server,) = (found for found in gc.get_objects() if isinstance(found, uvicorn.Server))
         for listener in server.servers:
             listener.close()
-        for connection in list(server.server_state.connections):
-            connection.transport.abort()
+        # uvicorn hears of a connection only some turns of the loop after it was accepted.
+        for _ in range(_TURNS):
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()
+            await asyncio.sleep(0)
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         body = b""
