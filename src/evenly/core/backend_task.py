@@ -11,78 +11,37 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar, final, overload
 
 from evenly.core import check
+from evenly.core.admission import Admission
 from evenly.core.averages import Averages
+from evenly.core.backend_task_config import BackendTaskConfig
 from evenly.core.clock import Clock
 from evenly.core.criticality import Criticality
 from evenly.core.observer import NO_OBSERVER, Observer
-from evenly.core.overload.cost import COST_MOST_SECONDS, CostConfig, CostKeeper
-from evenly.core.overload.quota import CustomerSnapshot, QuotaConfig, Quotas, Reservation
-from evenly.core.overload.retry import AttemptHistogram, AttemptHistogramConfig
-from evenly.core.overload.utilization import Utilization, UtilizationConfig, UtilizationSnapshot
+from evenly.core.overload.cost import COST_MOST_SECONDS, CostKeeper
+from evenly.core.overload.quota import CustomerSnapshot, Quotas, Reservation
+from evenly.core.overload.retry import AttemptHistogram
+from evenly.core.overload.utilization import Utilization, UtilizationSnapshot
 from evenly.core.report import ADMITS_ALL, LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
-from evenly.core.window import DecayingAverage, DecayingCount
+from evenly.core.runnable import Runnable
+from evenly.core.window import DecayingCount
 from evenly.errors import UsageError
 
 __all__ = ["Admission", "BackendTask", "BackendTaskConfig", "BackendTaskSnapshot"]
 
-Kind = TypeVar("Kind", bound="Admission")
+Kind = TypeVar("Kind", bound=Admission)
 
 _OK = Outcome.OK
 _EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
 _OVERLOADED = Rejection(Reason.OVERLOADED, retryable=True)
 _DONT_RETRY = Rejection(Reason.DONT_RETRY, retryable=False)
 _RUNNABLE = "runnable"
-_MOST_RUNNABLE = 1e9
 # What arrives and ends within so long is counted together: arrivals as having come with the last.
 _COUNT_SECONDS = 0.01
-# A reader that has said nothing for so long is stuck.
-_RUNNABLE_SECONDS = 5.0
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendTaskConfig:
-    """Set what one backend admits and reports."""
-
-    cores: float = 1.0
-    """CPUs that the process may use; `runnable` is compared per core ..."""
-    runnable_slack: float = 4.0
-    """... after so many requests are taken off.  Queues vary by a few requests however many cores
-    there are: a single core at 70 % has 2.3 in it on average, and must not shed for that."""
-    unit_seconds: float = 0.005
-    """A request that takes less CPU than this counts as so much less of one: a queue of sixty that
-    take 50 µs each is worked off in 3 ms, and is what a busy server has."""
-    harmless_seconds: float = 0.05
-    """A queue that is worked off sooner than this refuses nothing at once, only when it lasts."""
-    utilization: UtilizationConfig = field(default_factory=UtilizationConfig)
-    quota: QuotaConfig | None = None
-    """`None`: customers have no limits."""
-    cost: CostConfig = field(default_factory=CostConfig)
-    attempts: AttemptHistogramConfig = field(default_factory=AttemptHistogramConfig)
-    rate_seconds: float = 1.0
-    """Over which requests and errors per second are averaged for the load report."""
-    drain_seconds: float = 30.0
-    """A lame duck exits after so long even if requests are left (book: 10 to 150)."""
-    quiet_seconds: float = 1.0
-    """... and otherwise when there has been none for so long: one may be on its way."""
-    probe_port: int | None = None
-    """What is announced at first; see `announce_probe_port`."""
-
-    def __post_init__(self) -> None:
-        check.number("cores", self.cores, 0.001, 100_000.0)
-        check.number("runnable_slack", self.runnable_slack, 0.0, 10_000.0)
-        check.number("unit_seconds", self.unit_seconds, 0.0, 3600.0)
-        check.number("harmless_seconds", self.harmless_seconds, 0.0, 3600.0)
-        check.positive("rate_seconds", self.rate_seconds)
-        check.number("drain_seconds", self.drain_seconds, 0.0, 86_400.0)
-        check.number("quiet_seconds", self.quiet_seconds, 0.0, 86_400.0)
-        if self.probe_port is not None:
-            check.count("probe_port", self.probe_port, 1, 65535)
 
 
 @final
@@ -99,37 +58,6 @@ class BackendTaskSnapshot:
     customers: Mapping[str, CustomerSnapshot]
     attempts: tuple[int, ...]
     """How many recent arrivals were a first attempt, a second, and so on."""
-
-
-class Admission:
-    """Be one admitted request, from `admit` to `finish`; a transport may know more of it."""
-
-    __slots__ = ("_said", "admitted_at", "deadline_at", "is_finished", "reservation", "task")
-
-    # Set by `BackendTask.admit`: a constructor is one call more, once per request.
-    task: BackendTask
-    reservation: Reservation | None
-    admitted_at: float
-    deadline_at: float | None
-    is_finished: bool
-    _said: Request
-
-    @property
-    def request(self) -> Request:
-        """What was admitted; treat it as immutable."""
-        if self._said.deadline_at != self.deadline_at:  # Made only for who asks: few do.
-            self._said = self._said.until(self.deadline_at)
-        return self._said
-
-    def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__} {self.request.criticality.name} {self.request.customer!r}"
-            f" {'finished' if self.is_finished else 'active'}>"
-        )
-
-    def finish(self, outcome: Outcome, cpu_seconds: float = 0.0) -> None:
-        """End the request, on every path and exactly once, with the CPU that its handler used."""
-        self.task.finish(self, outcome, cpu_seconds)
 
 
 @final
@@ -169,11 +97,7 @@ class BackendTask:
         self._arrived_at = self._count_at = -math.inf
         self.active = 0
         """Requests admitted and not finished."""
-        self._runnable = 0.0
-        self._runnable_at = -math.inf
-        # The part of the cores that is busy: the utilization where nobody reads the CPU clock,
-        # over as long as the rates with which it makes a weight.
-        self._busy = DecayingAverage(config.rate_seconds)
+        self._runnable = Runnable(config)
         self._sequence = 0
         self._is_lame_duck = True
         self._leaving_since: float | None = None
@@ -273,10 +197,9 @@ class BackendTask:
         is_harmless = False
         if name == _RUNNABLE:
             self._average()
-            value = self._take_runnable(value, now)
-            # Forty requests of a millisecond each are no overload; forty of a second are.
-            wait_seconds = self._runnable * self._averages.mean_cpu_seconds / self._config.cores
-            is_harmless = wait_seconds < self._config.harmless_seconds
+            mean_seconds = self._averages.mean_cpu_seconds
+            value = self._runnable.record(value, mean_seconds, now)
+            is_harmless = self._runnable.is_harmless(mean_seconds)
         self._utilization.record(name, value, now, is_harmless=is_harmless)
         if self._observer is not NO_OBSERVER:  # This runs twice per request.
             self._show_admits(self._utilization.admits(now))
@@ -294,16 +217,14 @@ class BackendTask:
         ended = self._averages
         admits = self._utilization.admits(now)
         self._show_admits(admits)
-        is_known = now - self._runnable_at <= _RUNNABLE_SECONDS
+        # The queue that would refuse what is refused for other reasons.
+        alike = self._runnable.alike(self._utilization.runnable_alike(now), ended.mean_cpu_seconds)
         return LoadReport(
             boot=self._boot,
             sequence=self._sequence,
             lame_duck=self._is_lame_duck,
             admits=admits,
-            # Where its reader is stuck, all that are active may be runnable.
-            runnable=max(
-                self._runnable if is_known else float(self.active), self._runnable_alike(now)
-            ),
+            runnable=max(self._runnable.reported(self.active, now), alike),
             active=self.active,
             utilization=self._reported_utilization(now),
             qps=self._served.value(now) / seconds,
@@ -313,24 +234,6 @@ class BackendTask:
             latency_seconds=ended.latency_seconds * (self.active + 1.0) / ended.usual_active,
             compute_units=self._config.cost.compute_units,
             probe_port=self._probe_port,
-        )
-
-    def _runnable_alike(self, now: float) -> float:
-        """Return the queue that would refuse what is refused for other reasons; 0 for none."""
-        per_core = self._utilization.runnable_alike(now)
-        if per_core == 0.0:
-            return 0.0
-        alike = self._config.runnable_slack + self._config.cores * per_core
-        return min(alike / self._weight(), _MOST_RUNNABLE)
-
-    def _weight(self) -> float:
-        """Return as how much of a request one counts in a queue: by its cost, at most 1."""
-        # Before anything was served nothing is known.
-        mean_seconds = self._averages.mean_cpu_seconds or self._config.unit_seconds
-        return (
-            mean_seconds / self._config.unit_seconds
-            if mean_seconds < self._config.unit_seconds
-            else 1.0
         )
 
     def announce_probe_port(self, port: int | None) -> None:
@@ -389,19 +292,6 @@ class BackendTask:
             attempts=self._attempts.snapshot().counts,
         )
 
-    def _take_runnable(self, runnable: float, now: float) -> float:
-        """Note what is runnable, and return what the ramps are to see of it: NaN for nonsense."""
-        if not (isinstance(runnable, (int, float)) and 0.0 <= runnable <= _MOST_RUNNABLE):
-            return math.nan
-        cores = self._config.cores
-        if now - self._runnable_at > _RUNNABLE_SECONDS:
-            # What was before the silence did not hold all the while.
-            self._busy = DecayingAverage(self._config.rate_seconds)
-        self._runnable = float(runnable)
-        self._runnable_at = now
-        self._busy.record(now, min(1.0, runnable / cores))
-        return max(0.0, runnable * self._weight() - self._config.runnable_slack) / cores
-
     def _count(self, now: float) -> None:
         """Count what has arrived and ended: together, as one by one costs an exponential each."""
         arrived = self.active + self.finished
@@ -424,10 +314,7 @@ class BackendTask:
 
     def _reported_utilization(self, now: float) -> float:
         cpu = self._utilization.value(now)
-        if cpu > 0.0:
-            return cpu
-        is_known = now - self._runnable_at <= _RUNNABLE_SECONDS
-        return self._busy.value(now) if is_known else 0.0
+        return cpu if cpu > 0.0 else self._runnable.busy_ratio(now)
 
     def _reject(self, request: Request, rejection: Rejection, now: float) -> Rejection:
         self._busy_at = now
