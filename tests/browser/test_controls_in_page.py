@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -46,14 +45,12 @@ def state_of(pid: int) -> str:
 
 async def test_kill_9_ends_a_process_and_another_takes_its_place(page: Page, calm: Demo) -> None:
     pid = backend_of(calm.last, "b3")["pid"]
-    # It is down for a moment only: look at every drawing.
     await row_of(page, "b3").scroll_into_view_if_needed()
-    seen = asyncio.create_task(has_been(page, "b3", "down", "no process"))
-    await asyncio.sleep(0)
+    await remember_states(page)
 
     await press(page, "kill −9", "b3")
 
-    await seen
+    await has_been(page, "b3", "down", "no process")
     assert pid not in processes()
     frame = await calm.until(
         lambda one: (now := backend_of(one, "b3"))["state"] == "healthy" and now["pid"] != pid
@@ -71,14 +68,12 @@ def processes() -> set[int]:
 async def test_sigterm_makes_a_lame_duck_and_then_a_new_process(page: Page, calm: Demo) -> None:
     pid = backend_of(calm.last, "b4")["pid"]
     failed_before = sum(one["rates"]["failed"] for one in calm.frames)
-    # It is one for a moment only: look at every drawing.
     await row_of(page, "b4").scroll_into_view_if_needed()
-    seen = asyncio.create_task(has_been(page, "b4", "lame duck"))
-    await asyncio.sleep(0)
+    await remember_states(page)
 
     await press(page, "SIGTERM", "b4")
 
-    await seen
+    await has_been(page, "b4", "lame duck")
     frame = await calm.until(
         lambda one: (now := backend_of(one, "b4"))["state"] == "healthy" and now["pid"] != pid
     )
@@ -87,13 +82,28 @@ async def test_sigterm_makes_a_lame_duck_and_then_a_new_process(page: Page, calm
     await said(page, "b4: SIGTERM")
 
 
+async def remember_states(page: Page) -> None:
+    """Remember what every row shows from now on: some of it is shown for a second only."""
+    await page.evaluate(
+        """() => {
+            const body = document.querySelector('#backends tbody');
+            window.shownRows = [];
+            const look = () => window.shownRows.push(...[...body.rows].map((row) => [
+                row.querySelector('th').childNodes[1].textContent,
+                row.querySelector('.state').textContent,
+                row.textContent,
+            ]));
+            new MutationObserver(look).observe(
+                body, { childList: true, characterData: true, subtree: true });
+        }"""
+    )
+
+
 async def has_been(page: Page, backend: str | None, state: str, pid: str = "") -> None:
-    """Wait for a backend, or any of them, to be shown in this state, if only for a moment."""
+    """Wait for a backend, or any of them, to have been shown in this state since then."""
     await page.wait_for_function(
-        """([who, state, pid]) => [...document.querySelectorAll('#backends tbody tr')].some((row) =>
-            (who === null || row.querySelector('th').childNodes[1].textContent === who)
-            && row.querySelector('.state').textContent.endsWith(state)
-            && row.textContent.includes(pid))""",
+        """([who, state, pid]) => window.shownRows.some(([name, shown, text]) =>
+            (who === null || name === who) && shown.endsWith(state) && text.includes(pid))""",
         arg=[backend, state, pid],
         timeout=PATIENCE_MS,
     )

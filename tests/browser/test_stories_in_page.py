@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 
 from tests.browser.conftest import Open
 from tests.browser.running import PATIENCE_SECONDS, Demo, Frame, is_calm
-from tests.browser.test_controls_in_page import backend_of, has_been
+from tests.browser.test_controls_in_page import backend_of, has_been, remember_states
 from tests.browser.test_page import ALL_IN_SIGHT
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -104,6 +104,7 @@ async def test_a_story_changes_the_fleet_and_the_page_shows_it(
 async def test_the_deploy_makes_lame_ducks_and_new_processes(open_page: Open, calm: Demo) -> None:
     page = await open_page(height=ALL_IN_SIGHT)
     before = {one["name"]: one["pid"] for one in calm.last["backends"]}
+    await remember_states(page)
     await begin(page, calm, "deploy")
 
     await has_been(page, None, "lame duck")

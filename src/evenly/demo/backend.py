@@ -102,7 +102,6 @@ class Backend:
             cores=1.0 if is_real_cpu else float(given["slots"]),
             cost=CostConfig(compute_units=self._speed),
             quota=QuotaConfig(limits=given["customers"], default_limit=given["default_limit"]),
-            quiet_seconds=0.5,
             drain_seconds=10.0,
         )
         return BackendConfig(task=task, own_signals=() if is_real_cpu else ("cpu", "runnable"))

@@ -44,7 +44,7 @@ Frame = Mapping[str, Any]
 
 _OVERLOAD: Final = 5.0
 _SAMPLE_SECONDS: Final = 0.25
-# At 90 s: 8 for the warm-up, about 22 for the restart, and these for the rest.
+# At 90 s: 8 for the warm-up, about 23 for the restart, and these for the rest.
 _WARM_UP_RATIO: Final = 8.0 / 90.0
 _SHARES: Final = (18.0, 10.0, 19.0, 13.0)
 # Below these a part shows nothing: averages over seconds have to turn, and recovery may take five.
