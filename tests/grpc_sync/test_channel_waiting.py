@@ -19,6 +19,8 @@ from evenly.core.balancing.membership import MembershipConfig
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.observer import Observer
 from evenly.grpc import ClientConfig
+from evenly.grpc.sync.background import Background
+from evenly.grpc.sync.turn import Turn
 from tests.grpc_sync.backends import (
     LONG_SECONDS,
     WITHOUT_UDP,
@@ -150,7 +152,8 @@ def test_the_deadline_holds_while_the_connection_is_being_made(style: Style) -> 
 
 @STYLES
 def test_a_connection_that_cannot_be_had_is_had_elsewhere(behavior: Behavior, style: Style) -> None:
-    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=0.1)
+    # The other one has to connect within it, also on a machine that pauses.
+    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=2.0)
     listening, silent = silent_address()
     with (
         listening,
@@ -182,6 +185,11 @@ def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> Non
         except grpc.RpcError as error:
             ended.append(error)
 
+    def interrupt() -> None:
+        wait_until(lambda: service.turns, "one to interrupt")
+        time.sleep(0.1)  # It is about to wait, and then waits for long.
+        signal.raise_signal(signal.SIGINT)  # Python runs the handler in the main thread.
+
     with listening:
         with evenly.grpc.sync.channel(f"static:{address}", config=WITHOUT_UDP) as channel:
             service = channel.start()
@@ -193,7 +201,7 @@ def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> Non
             wait_until(lambda: active(channel) == 1)
             del stream
             wait_until(lambda: active(channel) == 0, "the dropped one")
-            interrupter = threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,))
+            interrupter = threading.Thread(target=interrupt)
             interrupter.start()
             with pytest.raises(KeyboardInterrupt):
                 blocking(channel)
@@ -206,6 +214,26 @@ def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> Non
         assert [code_of(error) for error in ended] == [grpc.StatusCode.CANCELLED]
         assert service.turns == set()
         assert service.snapshot().active == 0
+
+
+def test_a_call_that_is_interrupted_when_it_begins_to_wait_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    soon = Background.soon
+
+    def interrupted(self: Background, function: Callable[..., object], *arguments: object) -> bool:
+        if getattr(function, "__func__", None) is Turn.start:
+            raise KeyboardInterrupt
+        return soon(self, function, *arguments)
+
+    monkeypatch.setattr(Background, "soon", interrupted)
+    listening, address = silent_address()
+    with listening, evenly.grpc.sync.channel(f"static:{address}", config=WITHOUT_UDP) as channel:
+        service = channel.start()
+        with pytest.raises(KeyboardInterrupt):
+            blocking(channel)
+        assert active(channel) == 0
+        assert service.turns == set()
 
 
 def test_a_callback_may_wait_for_another_call(behavior: Behavior) -> None:

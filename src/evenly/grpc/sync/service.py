@@ -150,13 +150,17 @@ class Service(Connections[Connection]):
     ) -> Turn:
         attempt = answer if isinstance(answer, Attempt) else None
         turn = Turn(self, request, attempt, on_done, is_patient=is_patient)
-        with self.lock:
-            self.turns.add(turn)
-            is_closed = self.closed_because is not None
-        if is_closed:
-            turn.close()
-        else:
-            self.background.soon(turn.start, answer)
+        try:
+            with self.lock:
+                self.turns.add(turn)
+                is_closed = self.closed_because is not None
+            if is_closed:
+                turn.close()
+            else:
+                self.background.soon(turn.start, answer)
+        except BaseException:  # A KeyboardInterrupt: nobody would hold the turn.
+            turn.cancel()
+            raise
         return turn
 
     def settle(
