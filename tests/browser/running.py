@@ -67,7 +67,12 @@ class Demo:
         self._changed = asyncio.Condition()
         self._following: asyncio.Task[None] | None = None
         self._client = httpx.AsyncClient(
-            base_url=origin, headers={"evenly-token": token}, timeout=PATIENCE_SECONDS
+            base_url=origin,
+            headers={"evenly-token": token},
+            timeout=PATIENCE_SECONDS,
+            # The dashboard closes what idles, perhaps just when it is used again: a browser then
+            # sends anew, and httpx fails.
+            limits=httpx.Limits(max_keepalive_connections=0),
         )
 
     @classmethod
@@ -100,13 +105,19 @@ class Demo:
     def last(self) -> Frame:
         return self.frames[-1]
 
-    async def until(self, is_so: Callable[[Frame], bool]) -> Frame:
-        """Return the first frame from now on for which it is so."""
+    async def until(self, is_so: Callable[[Frame], bool], *, since: int | None = None) -> Frame:
+        """Return the first frame from now on, or from `since` on, for which it is so.
+
+        Every frame is looked at: two may come at once, and some states last for one or two.
+        """
+        at = len(self.frames) if since is None else since
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                frame = await self.next()
-                if is_so(frame):
-                    return frame
+                for frame in self.frames[at:]:
+                    if is_so(frame):
+                        return frame
+                at = len(self.frames)
+                await self.next()
 
     async def next(self) -> Frame:
         """Wait for a new frame."""

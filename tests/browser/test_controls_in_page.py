@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,13 @@ async def said(page: Page, text: str) -> None:
 
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+async def has_stopped(pid: int) -> None:
+    """Wait for it: a process stops when it would run next, which may be after it was told so."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while state_of(pid) != "T":
+            await asyncio.sleep(0.01)
 
 
 async def test_kill_9_ends_a_process_and_another_takes_its_place(page: Page, calm: Demo) -> None:
@@ -110,13 +118,21 @@ async def has_been(page: Page, backend: str | None, state: str, pid: str = "") -
 
 
 async def test_a_rolling_restart_begins_with_the_first(page: Page, calm: Demo) -> None:
-    pid = backend_of(calm.last, "b1")["pid"]
+    before = pids_of(calm.last)
+    since = len(calm.frames)  # What it does may have begun when the click is over.
 
     await page.get_by_role("button", name="Rolling restart").click()
 
-    await calm.until(lambda one: backend_of(one, "b1")["state"] == "lame duck")
-    await calm.until(lambda one: backend_of(one, "b1")["pid"] not in {None, pid})
+    await calm.until(lambda one: backend_of(one, "b1")["state"] == "lame duck", since=since)
+    frame = await calm.until(
+        lambda one: backend_of(one, "b1")["pid"] not in {None, before["b1"]}, since=since
+    )
+    assert pids_of(frame) | {"b1": before["b1"]} == before  # One after the other.
     await said(page, "rolling restart")
+
+
+def pids_of(frame: Frame) -> dict[str, int | None]:
+    return {one["name"]: one["pid"] for one in frame["backends"]}
 
 
 async def test_stop_freezes_a_process_and_cont_thaws_it(page: Page, calm: Demo) -> None:
@@ -125,7 +141,7 @@ async def test_stop_freezes_a_process_and_cont_thaws_it(page: Page, calm: Demo) 
     await press(page, "STOP", "b5")
 
     await calm.until(lambda one: backend_of(one, "b5")["state"] == "stopped")
-    assert state_of(pid) == "T"
+    await has_stopped(pid)
     await expect(row_of(page, "b5").locator(".state")).to_contain_text("stopped")
     await press(page, "CONT", "b5")  # The same button: it says what it would do.
 

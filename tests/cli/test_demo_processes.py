@@ -187,12 +187,14 @@ def test_a_browser_that_stays_keeps_nobody_and_sees_no_token_on_its_command_line
     monkeypatch.setenv("TMPDIR", str(files))
     arguments = ("--backends", "3", "--clients", "1", "--open")
     with started(tmp_path, *arguments, until="Ctrl-C stops it") as (process, lines):
+        browsers: list[int] = []
         deadline = time.monotonic() + 30.0
-        while not seen.exists() and time.monotonic() < deadline:
+        # It has written down the address a moment before it goes to sleep.
+        while not (seen.exists() and browsers) and time.monotonic() < deadline:
             time.sleep(0.01)
+            browsers = [pid for pid in children_of(process.pid) if is_sleep(pid)]
         (page,) = files.iterdir()
         given, text, mode = seen.read_text().strip(), page.read_text(), page.stat().st_mode
-        browsers = [pid for pid in children_of(process.pid) if is_sleep(pid)]
         process.send_signal(signal.SIGINT)
         process.wait(timeout=60)
         for pid in browsers:
@@ -208,4 +210,7 @@ def test_a_browser_that_stays_keeps_nobody_and_sees_no_token_on_its_command_line
 
 
 def is_sleep(pid: int) -> bool:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0")
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep\0")
+    except OSError:  # It has ended meanwhile.
+        return False

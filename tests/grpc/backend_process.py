@@ -1,7 +1,7 @@
 """Be a backend in a process of its own: `python -m tests.grpc.backend_process KIND [WARM_UP]`.
 
-It prints its port, and then what happens to it.  A `hasty` one does not wait for its requests, but
-gives them an hour of grace.
+It prints its port, and then what happens to it.  It is warm after `WARM_UP` seconds, or when it is
+told so by a line.  A `hasty` one does not wait for its requests, but gives them an hour of grace.
 """
 
 # ruff: noqa: T201 -- gRPC has no types; printing is how this talks
@@ -47,7 +47,10 @@ async def main(kind: str, warm_up: str) -> None:
         print("warming up", flush=True)
         if warm_up == "raises":
             raise ValueError("no cache")
-        await asyncio.sleep(float(warm_up))
+        if warm_up == "told":
+            await asyncio.to_thread(sys.stdin.readline)
+        else:
+            await asyncio.sleep(float(warm_up))
         print("warm", flush=True)
 
     await serve(

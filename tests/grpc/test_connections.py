@@ -144,7 +144,8 @@ async def test_where_nobody_listens_calls_fail_at_once() -> None:
 
 async def test_a_peer_that_accepts_and_says_nothing_is_given_up() -> None:
     async with silent_listener() as silent, plain_backends(1) as [backend]:
-        config = quick(connect_seconds=0.3)
+        # The other one has to connect within it, also on a machine that pauses.
+        config = quick(connect_seconds=2.0)
         async with evenly.grpc.channel(Listed(silent, backend), config=config) as channel:
             calls = [channel.unary_unary(UNARY_UNARY)(b"x") for _ in range(20)]
             await asyncio.gather(*[answer(call) for call in calls])

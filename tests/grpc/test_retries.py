@@ -347,6 +347,7 @@ async def test_a_refusal_whose_retry_finds_no_connection_stands(kind: str) -> No
     async with plain_backends(1) as [refusing], silent_listener() as silent:
         listed = Listed(refusing)
         async with evenly.grpc.channel(listed, config=quick(connect_seconds=0.2)) as channel:
+            await channel.channel_ready()  # On a machine that pauses, at a later trial.
 
             async def refuse(_: object, context: Context) -> bytes:
                 listed.say(silent)

@@ -56,6 +56,7 @@ async def started(kind: str, warm_up: str = "") -> AsyncIterator[Process]:
         "tests.grpc.backend_process",
         kind,
         warm_up,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -165,10 +166,12 @@ async def test_a_second_signal_cuts_the_grace_short() -> None:
 
 
 async def test_while_it_warms_up_it_listens_as_a_lame_duck() -> None:
-    async with started("server", "0.5") as backend, connected(backend) as channel:
+    async with started("server", "told") as backend, connected(backend) as channel:
         states = statuses(channel)
         assert await anext(states) == NOT_SERVING
         assert await nap(channel, 0.0) == b"rested"
+        assert backend.process.stdin is not None
+        backend.process.stdin.write(b"be warm\n")
         assert await anext(states) == SERVING
         assert [await backend.line(), await backend.line()] == ["warming up", "warm"]
 

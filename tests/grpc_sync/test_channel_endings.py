@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,9 @@ from tests.grpc_sync.backends import (
     plain_backend,
     wait_until,
 )
+
+SHORT_SECONDS = 0.5
+"""A deadline that passes, but not before the request is sent, also on a machine that pauses."""
 
 
 class Endings(Observer):
@@ -81,18 +85,18 @@ def failed_stream(channel: Channel, behavior: Behavior) -> None:
 
 def timed_out(channel: Channel, behavior: Behavior) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary(method("Hold"))(b"", timeout=0.05)
+        channel.unary_unary(method("Hold"))(b"", timeout=SHORT_SECONDS)
     assert code_of(caught.value) is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def timed_out_future(channel: Channel, behavior: Behavior) -> None:
-    call = channel.unary_unary(method("Hold")).future(b"", timeout=0.05)
+    call = channel.unary_unary(method("Hold")).future(b"", timeout=SHORT_SECONDS)
     assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def timed_out_stream(channel: Channel, behavior: Behavior) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        list(channel.unary_stream(method("CountAndHold"))(b"1", timeout=0.05))
+        list(channel.unary_stream(method("CountAndHold"))(b"1", timeout=SHORT_SECONDS))
     assert code_of(caught.value) is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
@@ -175,8 +179,10 @@ def dropped_unread(channel: Channel, behavior: Behavior) -> None:
 def dropped_in_a_cycle(channel: Channel, behavior: Behavior) -> None:
     call: Any = channel.unary_stream(method("CountAndHold"))(b"1")
     call.myself = call
+    gone = weakref.ref(call)
     del call
-    gc.collect()
+    # Another thread may have it for a moment still, and one collection is not enough then.
+    wait_until(lambda: gc.collect() >= 0 and gone() is None, "the collector")
 
 
 def a_request_iterator_that_raises(channel: Channel, behavior: Behavior) -> None:

@@ -58,7 +58,7 @@ def test_no_thread_and_no_descriptor_is_left_after_close(behavior: Behavior) -> 
 def test_a_second_close_does_nothing_and_an_unused_channel_closes(behavior: Behavior) -> None:
     before = threads()
     channel = evenly.grpc.sync.channel("static:127.0.0.1:1")
-    assert threads() == before  # It starts with its first call.
+    assert threads() <= before  # It starts with its first call; those of before may end.
     channel.close()
     channel.close()
 

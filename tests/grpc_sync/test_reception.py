@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent import futures
 
 import grpc
 import pytest
+from grpc import _server
 
 import evenly.grpc.sync
 from evenly.core.observer import Observer
@@ -80,15 +80,31 @@ def test_who_claims_nothing_is_admitted_on_arrival_and_others_where_their_peer_i
     assert seen.admitted[3][0].customer == "indexer"
 
 
+def submitted(
+    server: evenly.grpc.sync.Server, monkeypatch: pytest.MonkeyPatch
+) -> list[_server._RPCState]:
+    """Return a list of what gRPC knows of each request, from when it waits for a thread."""
+    states: list[_server._RPCState] = []
+    submit = server.guard.reception.submit
+
+    def noting(*args: Anything) -> Anything:
+        states.extend(arg for arg in args if isinstance(arg, _server._RPCState))
+        return submit(*args)
+
+    monkeypatch.setattr(server.guard.reception, "submit", noting)
+    return states
+
+
 @pytest.mark.parametrize("metadata", [(), *PRIVILEGED])
 def test_a_client_that_leaves_while_its_request_waits_leaves_nothing_active(
-    behavior: Behavior, metadata: Anything
+    behavior: Behavior, metadata: Anything, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Seen()
     with (
         evenly_server(behavior, max_workers=1, observer=seen) as (server, address),
         grpc.insecure_channel(address, options=KEEPING_ATTEMPTS) as channel,
     ):
+        states = submitted(server, monkeypatch)
         held = channel.unary_unary(method("Hold")).future(b"")
         assert behavior.held.acquire(timeout=LONG_SECONDS)
         waiting = [
@@ -97,7 +113,8 @@ def test_a_client_that_leaves_while_its_request_waits_leaves_nothing_active(
         wait_until(lambda: server.runtime.active == 1 + 3, "three that wait")
         for call in waiting:
             call.cancel()
-        time.sleep(0.1)  # gRPC's server hears of it a moment later.
+        # gRPC's server hears of it a moment later.
+        wait_until(lambda: [state.client for state in states[1:]] == ["cancelled"] * 3)
         behavior.release.set()
         assert held.result(LONG_SECONDS) == b""
         wait_until(lambda: is_idle(server), "nothing active")

@@ -91,7 +91,7 @@ def test_rolling_restarts_by_sigterm_lose_no_request_with_retries_off() -> None:
 def test_a_request_under_way_is_finished_before_the_process_exits() -> None:
     with Process(quiet_seconds=0.3).ready() as process, channel_to(process.address) as channel:
         nap = channel.unary_unary(method("Nap")).future(b"1.0")
-        wait_until(lambda: channel.snapshot().active == 1)
+        assert channel.unary_unary(method("Echo"))(b"") == b""  # So the nap has arrived.
         process.signal(signal.SIGINT)
         assert nap.result(LONG_SECONDS) == b"1.0"
         assert process.wait()[:2] == (0, "done")
@@ -100,7 +100,7 @@ def test_a_request_under_way_is_finished_before_the_process_exits() -> None:
 def test_the_second_signal_stops_at_once() -> None:
     with Process(quiet_seconds=0.3).ready() as process, channel_to(process.address) as channel:
         nap = channel.unary_unary(method("Nap")).future(b"15.0")
-        wait_until(lambda: channel.snapshot().active == 1)
+        assert channel.unary_unary(method("Echo"))(b"") == b""  # So the nap has arrived.
         process.signal()
         wait_until(
             lambda: channel.snapshot().backends[0].state.value == "lame duck", "the lame duck"
@@ -115,7 +115,7 @@ def test_the_second_signal_stops_at_once() -> None:
 def test_a_signal_that_comes_twice_cuts_no_request_off() -> None:
     with Process(quiet_seconds=0.3).ready() as process, channel_to(process.address) as channel:
         nap = channel.unary_unary(method("Nap")).future(b"1.5")
-        wait_until(lambda: channel.snapshot().active == 1)
+        assert channel.unary_unary(method("Echo"))(b"") == b""  # So the nap has arrived.
         process.signal()
         time.sleep(0.2)  # Else the system makes one of them; the client hears of it too late.
         process.signal()
@@ -129,7 +129,7 @@ def test_a_signal_shortens_the_grace() -> None:
         channel_to(process.address) as channel,
     ):
         nap = channel.unary_unary(method("Nap")).future(b"15.0")
-        wait_until(lambda: channel.snapshot().active == 1)
+        assert channel.unary_unary(method("Echo"))(b"") == b""  # So the nap has arrived.
         process.signal()
         # After the drain the port is closed, and the request has its grace.
         wait_until(lambda: not is_listening(process.address), "the end of the drain")

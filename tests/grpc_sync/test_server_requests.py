@@ -339,9 +339,12 @@ def test_the_cpu_of_a_handler_is_its_cost_and_waiting_is_not() -> None:
 
 @pytest.mark.parametrize("kind", ["unary_unary", "unary_stream"])
 def test_a_client_that_leaves_ends_its_request_as_given_up(kind: str) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, left, go_on = threading.Event(), threading.Event(), threading.Event()
+    deadlines: list[float | None] = []
 
     def unary(request: bytes, context: grpc.ServicerContext) -> bytes:
+        deadlines.append(current_request().deadline_at)
+        assert context.add_callback(left.set)  # gRPC's server hears of it a moment later.
         begun.set()
         assert go_on.wait(LONG_SECONDS)
         return b""
@@ -355,23 +358,23 @@ def test_a_client_that_leaves_ends_its_request_as_given_up(kind: str) -> None:
         call = serving.do(b"") if kind == "unary_stream" else serving.do.future(b"")
         assert begun.wait(LONG_SECONDS)
         call.cancel()
-        left = threading.Event()
-        # gRPC's server hears of it a moment later.
-        threading.Timer(0.1, left.set).start()
         assert left.wait(LONG_SECONDS)
         go_on.set()
         wait_until(lambda: len(serving.outcomes) == 1)
         assert serving.outcomes == [Outcome.CANCELLED]
-        begun.clear()
-        go_on.clear()
+        for event in (begun, left, go_on):
+            event.clear()
+        # Long enough to begin on a machine that pauses.
         call = (
-            serving.do(b"", timeout=0.1)
+            serving.do(b"", timeout=1.0)
             if kind == "unary_stream"
-            else serving.do.future(b"", timeout=0.1)
+            else serving.do.future(b"", timeout=1.0)
         )
         assert begun.wait(LONG_SECONDS)
         assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        time.sleep(0.1)
+        assert left.wait(LONG_SECONDS)
+        # The backend's clock runs on by what the request was on its way.
+        wait_until(lambda: time.monotonic() >= (deadlines[-1] or 0.0), "the deadline")
         go_on.set()
         wait_until(lambda: len(serving.outcomes) == 2)
         assert serving.outcomes[1] is Outcome.TIMEOUT

@@ -18,6 +18,7 @@ from tests.http.raw_server import (
     nothing_left,
     raw_server,
 )
+from tests.suites.transports.processes import free_port
 
 OPENED, REFUSED, LOST = PoolEvent.OPENED, PoolEvent.REFUSED, PoolEvent.LOST
 
@@ -85,9 +86,8 @@ def full_listener() -> Iterator[str]:
 
 
 def closed_port() -> str:
-    """Return an address at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+    """Return an address at which nobody listens, now or later."""
+    return f"127.0.0.1:{free_port()}"
 
 
 def counts(pool: Pool) -> tuple[int, int, int]:

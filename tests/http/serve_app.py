@@ -1,6 +1,7 @@
 """Applications for the tests of `evenly serve`, which find them by name.
 
-`GATE`, a path in the environment, holds the warm-up back until there is a file.
+`GATE`, a path in the environment, holds the warm-up back until there is a file, and requests that
+ask for it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ no_application = 7
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Rest for as long as the query says, and answer with the process's number."""
+    """Rest for as long as the query says, or until there is a gate; answer with our process id."""
     assert scope["type"] == "http"
-    if scope["query_string"]:
+    if scope["query_string"] == b"gate":
+        await wait_for_gate()
+    elif scope["query_string"]:
         await asyncio.sleep(float(scope["query_string"]))
     body = str(os.getpid()).encode()
     headers = [(b"content-length", str(len(body)).encode())]

@@ -176,6 +176,16 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def is_refused(port: int) -> bool:
+    """Tell whether nobody listens there."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return True
+    writer.close()
+    return False
+
+
 def children_of(pid: int) -> set[int]:
     """Return the processes whose parent this is."""
     found = set()

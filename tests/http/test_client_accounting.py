@@ -33,6 +33,7 @@ from tests.http.raw_backend import (
     reply,
     settled,
     target,
+    until,
 )
 from tests.http.test_loops import run_on
 
@@ -216,6 +217,4 @@ async def play(seed: int) -> None:
         gc.collect()
         for backend in backends:
             await backend.stop()
-        await asyncio.sleep(0.05)
-        assert len(asyncio.all_tasks()) <= tasks
-        assert open_files() <= files
+        await until(lambda: len(asyncio.all_tasks()) <= tasks and open_files() <= files)

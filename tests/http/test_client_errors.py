@@ -176,14 +176,16 @@ async def test_a_client_that_throttles_itself_says_so_and_sends_nothing() -> Non
 
 
 async def test_an_error_names_the_backend_and_what_it_waited_for() -> None:
-    async with served(handler=hang) as ([backend], session, counts):
+    async with served() as ([backend], session, counts):
+        await session.get("/")  # A connection is there: time is up for the response.
+        backend.handler = hang
         with pytest.raises(Timeout, match=f"{backend.address}: .* waiting for the response"):
             await session.get("/", timeout_seconds=0.05)
         backend.handler = cut
         with pytest.raises(ConnectionLost, match=backend.address):
             await session.post("/")
 
-        assert counts.finished == [Outcome.TIMEOUT, Outcome.LOST]
+        assert counts.finished == [Outcome.OK, Outcome.TIMEOUT, Outcome.LOST]
 
 
 async def test_httpx_raises_its_own_and_knows_the_request() -> None:

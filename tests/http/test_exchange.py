@@ -302,12 +302,14 @@ async def test_a_status_says_how_the_attempt_ended_and_is_the_callers_to_read(
 
 
 async def test_a_deadline_that_passes_while_the_backend_works_is_a_timeout() -> None:
-    async with served(handler=hang) as ([backend], session, counts):
+    async with served() as ([backend], session, counts):
+        await session.get("/")  # A connection is there: time is up for the response.
+        backend.handler = hang
         with pytest.raises(Timeout, match="waiting for the response"):
             await session.get("/", timeout_seconds=0.05)
 
-        assert counts.finished == [Outcome.TIMEOUT]
-        await until(lambda: backend.arrivals[0].is_given_up)
+        assert counts.finished == [Outcome.OK, Outcome.TIMEOUT]
+        await until(lambda: backend.arrivals[-1].is_given_up)
 
 
 async def test_a_deadline_covers_the_body_too() -> None:
@@ -316,9 +318,10 @@ async def test_a_deadline_covers_the_body_too() -> None:
         await hang(arrival)
 
     async with served(handler=handler) as ([_], session, counts):
+        # Long enough for the part to come, also where the machine pauses.
         with pytest.raises(Timeout):
-            await session.get("/", timeout_seconds=0.05)
-        async with session.stream("GET", "/", timeout_seconds=0.05) as response:
+            await session.get("/", timeout_seconds=1.0)
+        async with session.stream("GET", "/", timeout_seconds=1.0) as response:
             assert await anext(response) == b"part"
             with pytest.raises(Timeout):
                 await anext(response)
@@ -335,7 +338,8 @@ async def test_a_deadline_ends_a_stream_that_nobody_reads() -> None:
 
     async with (
         served(handler=handler) as ([_], session, counts),
-        session.stream("GET", "/", timeout_seconds=0.05) as response,
+        # Long enough for the head to come, also where the machine pauses.
+        session.stream("GET", "/", timeout_seconds=1.0) as response,
     ):
         await settled(session.service)
         assert counts.finished == [Outcome.TIMEOUT]
@@ -344,11 +348,13 @@ async def test_a_deadline_ends_a_stream_that_nobody_reads() -> None:
 
 
 async def test_an_inherited_deadline_holds_where_the_call_has_more_time() -> None:
-    async with served(handler=hang) as ([_], session, counts):
+    async with served() as ([backend], session, counts):
+        await session.get("/")  # A connection is there: time is up for the response.
+        backend.handler = hang
         with evenly.request_context(deadline_seconds=0.05), pytest.raises(Timeout):
             await session.get("/", timeout_seconds=None)
 
-        assert counts.finished == [Outcome.TIMEOUT]
+        assert counts.finished == [Outcome.OK, Outcome.TIMEOUT]
 
 
 async def test_a_deadline_that_has_passed_sends_nothing() -> None:
@@ -372,11 +378,12 @@ async def test_a_deadline_holds_while_a_body_is_being_made() -> None:
             is_left.set()
 
     async with served() as ([_], session, counts):
+        await session.get("/")  # A connection is there: the body is begun at once.
         with pytest.raises(Timeout):
             await session.post("/", data=endless(), timeout_seconds=0.05)
 
         assert is_left.is_set()
-        assert counts.finished == [Outcome.TIMEOUT]
+        assert counts.finished == [Outcome.OK, Outcome.TIMEOUT]
 
 
 async def test_what_a_body_raises_is_raised_to_the_caller_and_is_no_backends_fault() -> None:
@@ -586,6 +593,7 @@ async def test_a_deadline_holds_while_there_is_no_connection() -> None:
     config = quick(connect_seconds=60.0)
     with full_listener() as full:
         async with Session(f"static:{full}", config=config, observer=counts) as session:
+            await until(lambda: session.snapshot().backends)
             with pytest.raises(Timeout, match="waiting for a connection"):
                 await session.get("/", timeout_seconds=0.1)
             assert counts.finished == [Outcome.NOT_SENT]

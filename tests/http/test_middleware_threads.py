@@ -13,7 +13,7 @@ from fastapi import FastAPI
 import evenly
 from evenly.core.request import Outcome
 from evenly.http.middleware import Middleware
-from tests.http.asgi_backend import Backend, backend, respond
+from tests.http.asgi_backend import SOON, Backend, backend, respond
 from tests.runtime.threads import threads_that_call
 
 VERBS = ("admit", "finish", "pass_on", "report", "snapshot", "record_signal")
@@ -21,7 +21,9 @@ REQUESTS = 200
 
 
 async def ask_often(made: Backend, path: str) -> None:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{made.port}") as client:
+    # All at once on a busy machine: httpx's 5 s may not be enough.
+    url = f"http://127.0.0.1:{made.port}"
+    async with httpx.AsyncClient(base_url=url, timeout=SOON) as client:
         answers = await asyncio.gather(*(client.get(path) for _ in range(REQUESTS)))
     assert Counter(answer.status_code for answer in answers) == {200: REQUESTS}
     assert Counter(await made.ended(REQUESTS)) == {Outcome.OK: REQUESTS}

@@ -177,7 +177,7 @@ async def test_a_connection_that_was_idle_for_too_long_is_not_used() -> None:
 async def test_idle_connections_are_closed_without_anybody_asking() -> None:
     async with pooled(always_ok, idle_seconds=0.02) as (it, server):
         connections = [await it.pool.acquire() for _ in range(3)]
-        connections[0].idle_seconds = 0.3
+        connections[0].idle_seconds = 1.5  # So much longer that a pause does not end both at once.
         for connection in connections:
             it.pool.release(connection)
         await until(lambda: it.pool.idle == 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from evenly.http.middleware import Middleware
 from evenly.http.session import Session
 from tests.http.asgi_backend import serving
@@ -80,7 +82,11 @@ async def test_an_error_always_carries_a_report_and_news_are_told_at_once() -> N
     guard.stop()
 
 
-async def test_a_session_takes_silence_for_what_was_said_a_moment_ago() -> None:
+async def test_a_session_takes_silence_for_what_was_said_a_moment_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Longer than this test takes, here too.
+    monkeypatch.setattr("evenly.core.client_task._REPEAT_SECONDS", 60.0)
     guard = guarded()
     async with serving(guard) as port, Session(f"static:127.0.0.1:{port}") as session:
         await session.get("/")

@@ -23,15 +23,26 @@ from evenly.http.serve import loop_factory, serve
 from evenly.runtime.backend import BackendConfig
 from evenly.wire.datagram import Kind, parse_answer, question
 from tests.http.serve_app import app
-from tests.http.serve_process import MOST_CALLERS, SOON, Caller, Load, served, until
+from tests.http.serve_process import (
+    MOST_CALLERS,
+    SOON,
+    Caller,
+    Load,
+    is_refused,
+    served,
+    until,
+)
 
 QUICK = BackendConfig(task=BackendTaskConfig(quiet_seconds=0.0))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_at_a_signal_it_says_so_and_whoever_still_comes_is_served(number: int) -> None:
-    async with served() as backend:
-        under_way = [asyncio.ensure_future(backend.get("/?0.5")) for _ in range(3)]
+async def test_at_a_signal_it_says_so_and_whoever_still_comes_is_served(
+    number: int, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    async with served(gate=gate) as backend:
+        under_way = [asyncio.ensure_future(backend.get("/?gate")) for _ in range(3)]
         await until(lambda: _is_active(backend.probe(), 3))
         backend.signal(number)
         await until(lambda: _is_lame_duck(backend.probe()))
@@ -39,6 +50,7 @@ async def test_at_a_signal_it_says_so_and_whoever_still_comes_is_served(number: 
             asyncio.ensure_future(backend.get("/?0.1")) for _ in range(3)
         ]  # They had not heard.
         readiness = await backend.get("/readyz")
+        gate.touch()
 
         answers = await asyncio.gather(*under_way, *late)
         assert [answer.status for answer in answers] == [200] * 6
@@ -67,14 +79,17 @@ async def test_sigterm_under_load_fails_no_request() -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_a_signal_that_comes_twice_cuts_no_request_off(workers: str) -> None:
+async def test_a_signal_that_comes_twice_cuts_no_request_off(workers: str, tmp_path: Path) -> None:
     # GNU timeout, and others, signal a process and then its group.
-    async with served("--workers", workers) as backend:
-        call = asyncio.ensure_future(backend.get("/?0.5"))
+    gate = tmp_path / "gate"
+    async with served("--workers", workers, gate=gate) as backend:
+        call = asyncio.ensure_future(backend.get("/?gate"))
         await until(lambda: _is_active(backend.probe(), 1))
         backend.signal(signal.SIGTERM)
         await until(lambda: _is_lame_duck(backend.probe()))  # Else the system makes one of them.
         os.killpg(backend.pid, signal.SIGTERM)
+        await asyncio.sleep(0.3)  # Whoever would cut it off has by now.
+        gate.touch()
 
         assert (await call).status == 200
         assert await backend.status() == 0
@@ -102,7 +117,7 @@ async def test_a_second_signal_cuts_the_grace_short() -> None:
         call = asyncio.ensure_future(backend.get("/?3600"))
         await until(lambda: _is_active(backend.probe(), 1))
         backend.signal(signal.SIGTERM)
-        await until(lambda: _is_refused(backend.port))  # Drained: it listens no more.
+        await until(lambda: is_refused(backend.port))  # Drained: it listens no more.
         assert not call.done()
         await backend.signal_again(signal.SIGTERM)
 
@@ -111,15 +126,6 @@ async def test_a_second_signal_cuts_the_grace_short() -> None:
             await call
         log = await backend.errors()
         assert log.count("second signal: stopping at once, 1 request is cut off") == 1
-
-
-async def _is_refused(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except ConnectionRefusedError:
-        return True
-    writer.close()
-    return False
 
 
 async def test_what_outlasts_the_grace_is_cut_off() -> None:
@@ -172,7 +178,7 @@ async def test_until_the_application_has_started_clients_are_refused() -> None:
     # They go elsewhere; in a queue that nobody reads they would wait.
     listening = bind("127.0.0.1", 0)
     try:
-        assert await _is_refused(listening.sockets[0].getsockname()[1])
+        assert await is_refused(listening.sockets[0].getsockname()[1])
     finally:
         listening.close()
 
@@ -232,7 +238,7 @@ async def test_cancelled_it_stops_serving() -> None:
         await task
     assert guard.runtime.active == 0
     assert not guard.runtime.is_started
-    assert await _is_refused(port_of(url))
+    assert await is_refused(port_of(url))
     with pytest.raises((OSError, asyncio.IncompleteReadError)):
         await call
     await caller.close()

@@ -227,8 +227,8 @@ async def test_an_encoding_that_is_none_for_text_is_taken_for_utf_8(charset: str
 
 async def test_a_stream_is_entered_once_and_its_time_begins_then() -> None:
     async with served() as ([backend], session, counts):
-        stream = session.stream("GET", "/", timeout_seconds=0.5)
-        await asyncio.sleep(0.6)
+        stream = session.stream("GET", "/", timeout_seconds=1.0)
+        await asyncio.sleep(1.2)
         assert counts.begun == []
         async with stream as response:
             assert await response.read() == b"/"

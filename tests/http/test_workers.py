@@ -42,6 +42,7 @@ from tests.http.serve_process import (
     Served,
     children_of,
     is_alive,
+    is_refused,
     served,
     until,
 )
@@ -347,11 +348,12 @@ async def serve_all(backend: Served, pids: set[int]) -> None:
     assert seen == pids
 
 
-async def test_probes_and_responses_report_the_sum() -> None:
-    async with served("--workers", "3") as backend:
+async def test_probes_and_responses_report_the_sum(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with served("--workers", "3", gate=gate) as backend:
         pids = await workers_of(backend)
         await serve_all(backend, pids)
-        naps = [asyncio.ensure_future(backend.get("/?1.5")) for _ in range(MOST_CALLERS)]
+        naps = [asyncio.ensure_future(backend.get("/?gate")) for _ in range(MOST_CALLERS)]
 
         async def is_known() -> bool:
             # Health is no request, and not counted.  Each worker's word is some 20 ms old.
@@ -360,6 +362,7 @@ async def test_probes_and_responses_report_the_sum() -> None:
             return [load.active for load in said] == [MOST_CALLERS] * 2
 
         await until(is_known)
+        gate.touch()
         assert [nap.status for nap in await asyncio.gather(*naps)] == [200] * MOST_CALLERS
 
         async def is_over() -> bool:
@@ -395,15 +398,17 @@ async def test_a_signal_to_all_processes_is_the_parents_affair() -> None:
         assert not any(is_alive(pid) for pid in pids)
 
 
-async def test_as_a_lame_duck_every_worker_says_so_and_serves() -> None:
-    async with served("--workers", "3") as backend:
+async def test_as_a_lame_duck_every_worker_says_so_and_serves(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with served("--workers", "3", gate=gate) as backend:
         pids = await workers_of(backend)
-        held = asyncio.ensure_future(backend.get("/?1.0"))  # While it runs, nobody stops.
+        held = asyncio.ensure_future(backend.get("/?gate"))  # While it runs, nobody stops.
         await until(lambda: _is_active(backend, 1))
         backend.signal(signal.SIGTERM)
         await until(lambda: _is_lame_duck(backend))
         callers = [backend.caller() for _ in range(MOST_CALLERS)]
         answers = await asyncio.gather(*(caller.get() for caller in callers))
+        gate.touch()
 
         assert [answer.status for answer in answers] == [200] * MOST_CALLERS
         assert all(answer.load.lame_duck for answer in answers)
@@ -544,12 +549,15 @@ async def test_a_worker_that_has_not_begun_is_drained(tmp_path: Path) -> None:
         assert await backend.status() == 0
 
 
-async def test_when_the_parent_is_killed_the_workers_leave() -> None:
-    async with served("--workers", "3", "--grace-seconds", "60") as backend:
+async def test_when_the_parent_is_killed_the_workers_leave(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with served("--workers", "3", "--grace-seconds", "60", gate=gate) as backend:
         pids = await workers_of(backend)
-        call = asyncio.ensure_future(backend.get("/?0.5"))
+        call = asyncio.ensure_future(backend.get("/?gate"))
         await until(lambda: _is_active(backend, 1))
         backend.signal(signal.SIGKILL)
+        await until(lambda: is_refused(backend.port))  # All have noticed: none listens.
+        gate.touch()
 
         answer = await call
         assert answer.status == 200  # What is under way has its grace.

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
 
@@ -26,12 +25,19 @@ async def test_what_is_raised_on_the_loop_is_raised_where_it_was_asked() -> None
 
 async def test_a_loop_that_is_blocked_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_loop, "_MOST_SECONDS", 0.01)
+    loop = asyncio.get_running_loop()
     answered: list[int] = []
-    asked = asyncio.ensure_future(
-        asyncio.to_thread(ask, asyncio.get_running_loop(), lambda: answered.append(1))
-    )
-    await asyncio.sleep(0)  # The thread begins ...
-    time.sleep(0.2)  # ... and asks a loop that does something else.
+    returned = threading.Event()
+
+    def ask_it() -> None:
+        try:
+            ask(loop, lambda: answered.append(1))
+        finally:
+            returned.set()
+
+    asked = asyncio.ensure_future(asyncio.to_thread(ask_it))
+    await asyncio.sleep(0)  # The thread begins, and asks a loop that does something else.
+    assert returned.wait(20.0)
 
     with pytest.raises(TimeoutError):
         await asked

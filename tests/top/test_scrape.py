@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
@@ -162,9 +163,10 @@ async def test_a_huge_answer_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPa
 
 
 async def test_nobody_is_there() -> None:
-    with answering(saying(b"")) as where:
-        pass
-    assert (await fetch(where)).problem == "connection refused"
+    with socket.socket() as held:  # And nobody else comes to listen there.
+        held.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{held.getsockname()[1]}"
+        assert (await fetch(where)).problem == "connection refused"
 
 
 async def test_no_such_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tests.suites.transports.processes import BackendProcess, Backends
 from tests.suites.transports.transport import Client
 
 REQUESTS_PER_SECOND = 300.0
+_PART_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ class Fault:
     recovered_seconds: float = 0.0
     """From the end of the fault to its being forgotten."""
     share: float = 0.0
-    """Which part of the later requests the hurt backend still got."""
+    """Which part of the later requests the hurt backend still got ..."""
+    usual_share: float = 0.0
+    """... and in the median half-second: after a pause of the machine it gets a few at once."""
 
 
 def state(client: Client, backend: BackendProcess) -> State | None:
@@ -143,11 +147,15 @@ async def failing_fast(backends: Backends, client: Client, *, grace_seconds: flo
         failing_at = time.monotonic()
         await asyncio.sleep(grace_seconds + 5.0)
     settled_at = failing_at + grace_seconds
+    parts = [settled_at + _PART_SECONDS * number for number in range(10)]
     return Fault(
         len(load.answers),
         load.failures(),
         load.failures(since=settled_at),
         share=load.share(victim.address, since=settled_at),
+        usual_share=statistics.median(
+            load.share(victim.address, since=at, until=at + _PART_SECONDS) for at in parts
+        ),
     )
 
 
