@@ -18,7 +18,7 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)\r\n", re.IGNORE
 # fast as it comes, a body that is at hand would go out as a whole.
 _TURN_BYTES: Final = 256 * 1024
 # What a piece costs however small it is, in bytes that could be sent instead.
-_PIECE_BYTES: Final = 4 * 1024
+_PIECE_COST_BYTES: Final = 4 * 1024
 
 
 class Sink(Protocol):
@@ -83,7 +83,7 @@ class Sending:
             try:
                 async for chunk in self._chunks:
                     await self._send(chunk)
-                    turn_bytes += len(chunk) + _PIECE_BYTES
+                    turn_bytes += len(chunk) + _PIECE_COST_BYTES
                     if turn_bytes >= _TURN_BYTES:
                         turn_bytes = 0
                         await asyncio.sleep(0)
