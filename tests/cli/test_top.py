@@ -7,11 +7,8 @@ import json
 import os
 import pty
 import signal
-import socket
 import sys
 import termios
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from evenly.cli.top import top
+from tests.suites.transports.processes import free_port
 from tests.top.fleet import answering, listing, running_fleet, saying
 
 SOON = 30.0  # Nothing in these tests takes so long, unless it hangs.
@@ -33,14 +31,6 @@ app()
 """
 COMMAND = (sys.executable, "-c", CODE)
 ODD = b'evenly_backend_lame_duck{service="\x1b[31m[bold]\xe2\x80\xae"} 0\n'
-
-
-@contextmanager
-def nobody() -> Iterator[str]:
-    """Give `host:port` of a port that is held, so that nobody else comes to listen there."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 async def evenly_top(*arguments: str, **environment: str) -> tuple[int, str, str]:
@@ -176,8 +166,9 @@ async def test_the_terminal_is_given_back_when_q_is_typed() -> None:
 
 
 async def test_what_is_down_does_not_hide_the_rest() -> None:
+    down = f"127.0.0.1:{free_port()}"
     async with running_fleet(backends=1, clients=0) as fleet:
-        with nobody() as down, answering(saying(b"<html>")) as page:
+        with answering(saying(b"<html>")) as page:
             code, out, _ = await evenly_top(
                 *fleet.pages, down, page, "--once", "--interval", INTERVAL
             )
@@ -189,8 +180,9 @@ async def test_what_is_down_does_not_hide_the_rest() -> None:
 
 
 async def test_nothing_at_all_is_an_error() -> None:
-    with nobody() as down:
-        code, out, err = await evenly_top(down, "--once", "--json", "--interval", INTERVAL)
+    down = f"127.0.0.1:{free_port()}"
+
+    code, out, err = await evenly_top(down, "--once", "--json", "--interval", INTERVAL)
 
     assert code == 1
     assert json.loads(out)["services"] == []

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from evenly.core.backend_task import BackendTask, BackendTaskConfig
+from evenly.core.backend_task import Admission, BackendTask, BackendTaskConfig
+from evenly.core.request import Outcome, Request
 from evenly.testing import ManualClock
 
 
@@ -35,6 +36,17 @@ def test_memory_is_told_as_a_queue(memory: float, expected: float) -> None:
     clock.advance(0.01)
 
     assert task.report().runnable == pytest.approx(expected)
+
+
+def test_requests_that_cost_next_to_nothing_make_no_queue_beyond_all_bounds() -> None:
+    task, clock = backend()
+    admission = task.admit(Request())
+    assert isinstance(admission, Admission)
+    admission.finish(Outcome.OK, 1e-12)
+    task.record_signal("memory", 1.5)
+    clock.advance(0.01)
+
+    assert task.report().runnable == 1e9
 
 
 def test_a_queue_of_its_own_that_is_longer_is_told_as_it_is() -> None:

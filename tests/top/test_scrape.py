@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
@@ -13,6 +12,7 @@ from evenly.top import exchange, scrape
 from evenly.top.exchange import Budget
 from evenly.top.scrape import Answer, fetch_all
 from evenly.top.targets import Target, parse_target
+from tests.suites.transports.processes import free_port
 from tests.top.fleet import answering, saying
 
 Handler = BaseHTTPRequestHandler
@@ -163,10 +163,7 @@ async def test_a_huge_answer_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPa
 
 
 async def test_nobody_is_there() -> None:
-    with socket.socket() as held:  # And nobody else comes to listen there.
-        held.bind(("127.0.0.1", 0))
-        where = f"127.0.0.1:{held.getsockname()[1]}"
-        assert (await fetch(where)).problem == "connection refused"
+    assert (await fetch(f"127.0.0.1:{free_port()}")).problem == "connection refused"
 
 
 async def test_no_such_name() -> None:

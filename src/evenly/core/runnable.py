@@ -38,7 +38,7 @@ class Runnable:
         if not (isinstance(count, (int, float)) and 0.0 <= count <= _MOST):
             return math.nan
         config = self._config
-        if not self.is_known(now):
+        if not self._is_known(now):
             # What was before the silence did not hold all the while.
             self._busy = DecayingAverage(config.rate_seconds)
         self._count = float(count)
@@ -52,17 +52,13 @@ class Runnable:
         wait_seconds = self._count * mean_cpu_seconds / self._config.cores
         return wait_seconds < self._config.harmless_seconds
 
-    def is_known(self, now: float) -> bool:
-        """Return whether somebody counts."""
-        return now - self._recorded_at <= _KNOWN_SECONDS
-
     def reported(self, active: int, now: float) -> float:
         """Return what clients are told; where its reader is stuck, all that are active may run."""
-        return self._count if self.is_known(now) else float(active)
+        return self._count if self._is_known(now) else float(active)
 
     def busy_ratio(self, now: float) -> float:
         """Return which part of the cores was busy; 0 is unknown."""
-        return self._busy.value(now) if self.is_known(now) else 0.0
+        return self._busy.value(now) if self._is_known(now) else 0.0
 
     def alike(self, per_core: float, mean_cpu_seconds: float) -> float:
         """Return the count of which the ramps would see so much per core; 0 for nothing."""
@@ -78,3 +74,7 @@ class Runnable:
         # Before anything was served nothing is known.
         mean_seconds = mean_cpu_seconds or unit_seconds
         return mean_seconds / unit_seconds if mean_seconds < unit_seconds else 1.0
+
+    def _is_known(self, now: float) -> bool:
+        """Return whether somebody counts."""
+        return now - self._recorded_at <= _KNOWN_SECONDS
