@@ -23,7 +23,7 @@ def test_what_is_left_is_divided_in_proportion() -> None:
     assert Lengths.of(60.0) == Lengths(fast_fail=18.0, repair=10.0, overload=19.0, recovery=13.0)
     assert Lengths.of(120.0) == Lengths(fast_fail=36.0, repair=20.0, overload=38.0, recovery=26.0)
     # Too short a part shows nothing.
-    assert Lengths.of(-3.0) == Lengths(fast_fail=6.0, repair=8.0, overload=10.0, recovery=7.0)
+    assert Lengths.of(-3.0) == Lengths(fast_fail=12.0, repair=8.0, overload=10.0, recovery=7.0)
 
 
 class World:
@@ -265,7 +265,7 @@ async def test_a_short_play_gives_each_part_what_it_needs() -> None:
     assert result.missed == []
     lengths = {part.name: part.ended_at - part.began_at for part in result.parts}
     assert lengths["warm-up"] == pytest.approx(4.0, abs=0.3)
-    assert lengths["fast-fail backend"] == pytest.approx(6.0, abs=0.3)
+    assert lengths["fast-fail backend"] == pytest.approx(12.0, abs=0.3)
     assert lengths["repair"] == pytest.approx(8.0, abs=0.3)
     assert lengths["overload"] == pytest.approx(10.0, abs=0.3)
     assert lengths["recovery"] == pytest.approx(7.0, abs=0.3)
