@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup system demo pictures test test-decisions test-edges lint bench acceptance swarm docs clean
+.PHONY: setup system demo pictures test test-decisions test-edges lint bench acceptance faults swarm docs clean
 
 setup: $(STAMP)
 
@@ -48,7 +48,7 @@ lint: setup
 DECISIONS := tests/core tests/properties tests/sim tests/suites/test_overload.py tests/suites/test_policies.py
 DEMO := tests/browser tests/dashboard tests/demo tests/top tests/cli/test_demo.py tests/cli/test_top.py
 STORIES := tests/suites/test_transport_deploys.py tests/suites/test_transport_faults.py tests/suites/test_transport_overload.py
-PYTEST := $(BIN)/pytest -m 'not acceptance'
+PYTEST := $(BIN)/pytest -m 'not acceptance and not faults'
 
 test: system lint
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-decisions test-edges
@@ -66,6 +66,11 @@ bench: setup
 
 acceptance: system setup
 	$(BIN)/pytest -m acceptance
+
+# The permanent matrix of faults, each with its bound: real processes that are killed, stopped, cut off,
+# flooded and lied to.
+faults: system setup
+	$(BIN)/pytest -m faults -s tests/faults
 
 # A thousand random scenarios with faults, other ones for every commit; a broken invariant is shown
 # with the command that replays it.
