@@ -17,7 +17,8 @@ from evenly.discovery.target import Discovery
 from evenly.errors import UsageError
 from evenly.grpc.call import AnyCall
 from evenly.grpc.multicallable import StreamStream, StreamUnary, UnaryStream, UnaryUnary
-from evenly.grpc.service import Options, Service, drop, release, share
+from evenly.grpc.options import Options
+from evenly.grpc.service import Service, drop, release, share
 from evenly.runtime.client import check_client
 from evenly.runtime.client_config import ClientConfig
 

@@ -12,20 +12,13 @@ import grpc.aio
 
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.grpc.interceptor import Interceptor, split_address
+from evenly.grpc.options import server_options
 from evenly.grpc.services import HEALTH_SERVICE, is_exempt
 from evenly.runtime.backend import BackendConfig, BackendRuntime
 
-__all__ = ["Server", "name_of", "server", "server_options"]
+__all__ = ["Server", "name_of", "server"]
 
 _LOGGER = logging.getLogger("evenly.grpc")
-_DEFAULT_OPTIONS: Final = {
-    # Clients of ours keep idle connections alive; gRPC's default is to disconnect who pings more
-    # often than every five minutes.
-    "grpc.http2.min_recv_ping_interval_without_data_ms": 10_000,
-    "grpc.keepalive_permit_without_calls": 1,
-}
-
-
 # What generated code makes: its methods never change.
 _Dictionary: Final = type(grpc.method_handlers_generic_handler("", {}))
 
@@ -205,13 +198,6 @@ def server(  # noqa: PLR0917 -- gRPC's own order
     if handlers:
         made.add_generic_rpc_handlers(handlers)
     return made
-
-
-def server_options(options: Sequence[tuple[str, Any]] | None) -> Sequence[tuple[str, Any]]:
-    """Return what a server is told: the user's options, and ours where there is none."""
-    given = dict(options or ())
-    defaults = [(key, value) for key, value in _DEFAULT_OPTIONS.items() if key not in given]
-    return (*(options or ()), *defaults)
 
 
 def name_of(handler: grpc.GenericRpcHandler) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import grpc
 import grpc.aio
@@ -17,34 +17,13 @@ from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.discovery.target import Discovery, from_target
 from evenly.grpc.connection import Connection
 from evenly.grpc.connections import Connections
-from evenly.grpc.target import authority_of, grpc_target
+from evenly.grpc.options import Options, channel_options
+from evenly.grpc.target import grpc_target
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
 from evenly.runtime.sharing import Registry
 
-__all__ = ["Options", "Service", "channel_options", "drop", "release", "share"]
-
-Options = Sequence[tuple[str, Any]]
-
-# The user's own come later and win, except for the first two: without them this does not work.
-_OURS: Options = (
-    ("grpc.use_local_subchannel_pool", 1),  # One connection per channel, never a shared one.
-    ("grpc.enable_retries", 0),  # Retries are ours; and grpc would remove the attempt's number.
-)
-_DEFAULTS: Options = (
-    ("grpc.secondary_user_agent", "evenly/1"),  # Tells a backend that it need not send ORCA.
-    # Health checks notice a dead connection.  A ping keeps what is between alive; a server that
-    # nobody configured takes one in five minutes for abuse if it comes sooner.
-    ("grpc.keepalive_time_ms", 310_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-)
-
-
-def channel_options(target: str | Discovery, options: Options) -> Options:
-    """Return what each channel to one backend of this service is told: ours, and the user's."""
-    authority = authority_of(target) if isinstance(target, str) else None
-    named = () if authority is None else (("grpc.default_authority", authority),)
-    return (*_DEFAULTS, *named, *options, *_OURS)
+__all__ = ["Service", "drop", "release", "share"]
 
 
 @final

@@ -13,7 +13,7 @@ import grpc
 from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.discovery.target import Discovery
-from evenly.grpc.service import Options
+from evenly.grpc.options import Options
 from evenly.grpc.sync.call import AnyCall
 from evenly.grpc.sync.multicallable import StreamStream, StreamUnary, UnaryStream, UnaryUnary
 from evenly.grpc.sync.service import Service

@@ -16,7 +16,8 @@ from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.overload.utilization_config import UtilizationConfig
 from evenly.errors import ConfigError
 from evenly.grpc.interceptor import split_address
-from evenly.grpc.server import name_of, server_options
+from evenly.grpc.options import server_options
+from evenly.grpc.server import name_of
 from evenly.grpc.services import HEALTH_SERVICE, is_exempt
 from evenly.grpc.sync import background
 from evenly.grpc.sync.background import Background

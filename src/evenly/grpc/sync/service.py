@@ -21,8 +21,8 @@ from evenly.core.request import Next, Outcome, Rejection, Request
 from evenly.discovery.target import Discovery, from_target
 from evenly.grpc.connection import State
 from evenly.grpc.connections import Connections
+from evenly.grpc.options import Options, channel_options
 from evenly.grpc.outcome import outcome_of, outcome_of_lost
-from evenly.grpc.service import Options, channel_options
 from evenly.grpc.sync import background
 from evenly.grpc.sync.connection import Connection
 from evenly.grpc.sync.errors import CLOSED, Unsent

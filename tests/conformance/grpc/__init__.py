@@ -1,0 +1,1 @@
+"""One set of cases for gRPC itself and for evenly: what is observed is the same."""
