@@ -96,7 +96,7 @@ async def test_it_is_idle_then_ready_then_shut_down() -> None:
         with pytest.raises(UsageError):
             channel.snapshot()
 
-        assert channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.CONNECTING
+        assert channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.IDLE
         await channel.wait_for_state_change(grpc.ChannelConnectivity.CONNECTING)
         assert channel.get_state() is READY
         await channel.channel_ready()

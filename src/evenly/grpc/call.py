@@ -63,6 +63,8 @@ class AnyCall:
     _sending: Sending | None = None
     seen: grpc.aio.AioRpcError | None = None
     """How a call that sends a stream ended, well or not: gRPC does not remember it well."""
+    raised: Exception | None = None
+    """What an interceptor raised, instead of a call."""
     _outcome: Outcome | None = None
     _waiting: Waiting | None = None
     _timer: asyncio.TimerHandle | None = None

@@ -90,6 +90,7 @@ class _StreamRequest(AnyCall):
         """Send one message; it has been handed to gRPC when this returns."""
         self._check_writing()
         if self._is_over:
+            self._raise_own()
             raise asyncio.InvalidStateError(_FINISHED)
         if self._requests.is_done_writing:
             raise asyncio.InvalidStateError(_HALF_CLOSED)
@@ -110,7 +111,15 @@ class _StreamRequest(AnyCall):
         if not self._requests.is_written:
             raise grpc.aio.UsageError(_MIXED)
 
+    def _raise_own(self) -> None:
+        """Raise what no status of gRPC's tells: a refusal of ours, an interceptor's exception."""
+        if self.raised is not None:
+            raise self.raised
+        if not self._is_cancelled:
+            self._raise_status()
+
     def _raise_for_status(self) -> None:
+        self._raise_own()
         self._raise_status()
         if self._outcome is Outcome.CANCELLED:
             raise asyncio.CancelledError

@@ -177,12 +177,15 @@ class Channel(grpc.aio.Channel):
             if not try_to_connect:
                 return grpc.ChannelConnectivity.IDLE
             self.start()
+            return grpc.ChannelConnectivity.IDLE  # As it was before anyone tried.
         if try_to_connect:
             self.service.wake_up()
         return self.service.connectivity()
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
         """Return when `get_state` says something else."""
+        if self._is_closed:
+            raise grpc.aio.UsageError("Channel is closed.")
         while self.get_state() is last_observed_state:
             await asyncio.sleep(_POLL_SECONDS)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import logging
 import random
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -20,7 +19,7 @@ import grpc.aio
 
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
-from evenly.grpc.health_client import CHECK, EVERYTHING, UNANSWERED, WATCH, is_serving
+from evenly.grpc.health_client import CHECK, OURS, UNANSWERED, WATCH, is_serving, serialize
 from evenly.runtime.client import ClientRuntime
 
 __all__ = ["Connection", "Owner", "Parked", "State"]
@@ -28,7 +27,6 @@ __all__ = ["Connection", "Owner", "Parked", "State"]
 # A watch that ends is begun again after about so long, for as long as the connection stands.
 _WATCH_AGAIN_SECONDS = 5.0
 _Ready = grpc.ChannelConnectivity.READY
-_LOGGER = logging.getLogger("evenly.grpc")
 
 
 @final
@@ -219,29 +217,24 @@ class Connection:
 
     async def _watch(self) -> None:
         """Hear the backend's health service, where it has one."""
-        watch: Callable[..., Any] = self._channel.unary_stream(WATCH)
+        watch: Callable[..., Any] = self._channel.unary_stream(WATCH, serialize)
         while self.state is State.READY:
             try:
-                async for data in watch(EVERYTHING):
+                async for data in watch(OURS):
                     self._heard(data)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     return
-            except Exception:
-                _LOGGER.exception("an interceptor fails on the health service of %s", self.backend)
-                return
             await asyncio.sleep(_WATCH_AGAIN_SECONDS * random.uniform(0.5, 1.5))
 
     async def _check(self) -> None:
-        check: Callable[..., Any] = self._channel.unary_unary(CHECK)
+        check: Callable[..., Any] = self._channel.unary_unary(CHECK, serialize)
         try:
-            self._heard(await check(EVERYTHING, timeout=self._check_seconds))
+            self._heard(await check(OURS, timeout=self._check_seconds))
         except grpc.aio.AioRpcError as error:
             # That it does not know is an answer.
             if self.state is State.READY and error.code() not in UNANSWERED:
                 self.owner.heard_serving(self, is_serving=True)
-        except Exception:
-            _LOGGER.exception("an interceptor fails on the health service of %s", self.backend)
 
     def _heard(self, data: bytes) -> None:
         said = is_serving(data)

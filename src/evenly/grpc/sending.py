@@ -14,6 +14,7 @@ from evenly.core.attempt import Attempt
 from evenly.core.request import Outcome
 from evenly.grpc.connection import Connection
 from evenly.grpc.outcome import outcome_of, outcome_of_lost
+from evenly.grpc.target import is_unsent
 from evenly.wire import load_header
 from evenly.wire.metadata import REJECT_KEY
 
@@ -27,8 +28,10 @@ T = TypeVar("T")
 _OK = grpc.StatusCode.OK
 _CANCELLED = grpc.StatusCode.CANCELLED
 _INTERNAL = grpc.StatusCode.INTERNAL
-# How often, and after how long, to look again at a status that may be about to change.
+# How often, and after how long, to look again at a status that may be about to change; and at a
+# connection that was told to go away, which is rare and costs a call where it comes too late.
 _LOOKS: Final = 5
+_GOAWAY_LOOKS: Final = 30
 _LOOK_SECONDS: Final = 0.003
 _NO_METADATA = grpc.aio.Metadata()
 
@@ -43,17 +46,22 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("gRPC made us wait for the status of a call that has ended")
 
 
-def _status_of(inner: Any) -> tuple[grpc.StatusCode, grpc.aio.Metadata, bool]:
-    """Return how gRPC's call ended: its code and trailers, and whether this side gave it up."""
+def _status_of(
+    inner: Any,
+) -> tuple[grpc.StatusCode, grpc.aio.Metadata, bool, Exception | None]:
+    """Return how gRPC's call ended: its code and trailers, and whether this side gave it up.
+
+    The last is what an interceptor raised instead.
+    """
     try:
         code = at_once(inner.code())
         trailers = at_once(inner.trailing_metadata())
         # `cancelled` is true for a CANCELLED that was received, too; only that one is explained.
         is_ours = code is _CANCELLED and not at_once(inner.debug_error_string())
-    except Exception:  # noqa: BLE001 -- an interceptor raised, which its caller is about to see
-        return _CANCELLED, _NO_METADATA, True
+    except Exception as error:  # noqa: BLE001 -- an interceptor's, which its caller will see
+        return _CANCELLED, _NO_METADATA, True, error
     # A response that an interceptor made up has no trailers.
-    return code, _NO_METADATA if trailers is None else trailers, is_ours
+    return code, _NO_METADATA if trailers is None else trailers, is_ours, None
 
 
 def _error_of(
@@ -79,30 +87,36 @@ class Sending:
     that nobody reads any more must be able to go, and that ends its attempt.
     """
 
-    __slots__ = ("_attempt", "_call", "_connection", "_looks", "_timer", "_weak_call")
+    __slots__ = (
+        "_attempt",
+        "_call",
+        "_connection",
+        "_looks",
+        "_sends_stream",
+        "_timer",
+        "_weak_call",
+    )
 
     def __init__(self, call: AnyCall, attempt: Attempt, connection: Connection) -> None:
         self._attempt = attempt
         self._connection = connection
         self._call = None if call.is_weak else call
         self._weak_call = weakref.ref(call) if call.is_weak else None
-        self._looks = _LOOKS if call.sends_stream else 0
+        self._sends_stream = call.sends_stream
+        self._looks = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def ended(self, inner: Any) -> None:
         """Learn that gRPC's call has ended, in whatever way."""
-        code, trailers, is_cancelled = _status_of(inner)
+        code, trailers, is_cancelled, raised = _status_of(inner)
         connection = self._connection
         runtime = connection.owner.runtime
-        if code is _INTERNAL and self._looks and not trailers:
+        is_stream = code is _INTERNAL and self._sends_stream and not trailers
+        if is_stream and self._looks < _LOOKS:
             # So gRPC says at once of a message that could not be sent, and hears only then why: a
             # backend that refuses a stream before it has read it looks so.
-            self._looks -= 1
-            self._timer = runtime.loop.call_later(_LOOK_SECONDS, self.ended, inner)
+            self._look_again(inner)
             return
-        self._timer = None
-        call = self._call if self._weak_call is None else self._weak_call()
-        self._call = None  # gRPC's call still holds us, and the call holds it.
         attempt = self._attempt
         load = trailers.get(load_header.KEY)
         is_reported = False
@@ -118,12 +132,17 @@ class Sending:
             is_cancelled=is_cancelled,
         )
         if outcome is Outcome.LOST:
-            outcome = outcome_of_lost(
-                attempt,
-                at_once(inner.details()),
-                runtime.loop.time(),
-                is_ready=connection.is_ready(),
-            )
+            details = at_once(inner.details())
+            is_ready = connection.is_ready()
+            is_unseen = is_unsent(details, connection.backend.address)
+            if is_unseen and is_ready and self._looks < _GOAWAY_LOOKS:
+                # The call ends before the connection shows that the backend asked it to go away.
+                self._look_again(inner)
+                return
+            outcome = outcome_of_lost(attempt, details, runtime.loop.time(), is_ready=is_ready)
+        self._timer = None
+        call = self._call if self._weak_call is None else self._weak_call()
+        self._call = None  # gRPC's call still holds us, and the call holds it.
         verdict = attempt.finish(outcome, is_final=call is None or not call.can_replay)
         runtime.settled()
         connection.call_ended()
@@ -131,11 +150,17 @@ class Sending:
             if call.sends_stream:
                 # A message that could not be sent overwrites a status that was there before, too.
                 call.seen = _error_of(inner, code, trailers)
+            call.raised = raised
             call.attempt_ended(attempt, outcome, verdict)
+
+    def _look_again(self, inner: Any) -> None:
+        self._looks += 1
+        loop = self._connection.owner.runtime.loop
+        self._timer = loop.call_later(_LOOK_SECONDS, self.ended, inner)
 
     def hurry(self, inner: Any) -> None:
         """Look no more: the caller has given up."""
         if self._timer is not None:
             self._timer.cancel()
-            self._looks = 0
+            self._looks = _GOAWAY_LOOKS
             self.ended(inner)

@@ -83,6 +83,7 @@ class Server(grpc.aio.Server):
         self._inner = inner
         self.guard = guard
         self._has_health = has_health
+        self._is_started = False
         self._handlers = _Handlers(guard.wrapper.wrap if wraps else None)
         inner.add_generic_rpc_handlers((self._handlers,))
 
@@ -104,6 +105,9 @@ class Server(grpc.aio.Server):
         self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler]
     ) -> None:
         """Register the handlers of one service, before the server is started."""
+        if self._is_started:
+            self._inner.add_registered_method_handlers(service_name, {})  # gRPC warns, and no more.
+            return
         self._learn_name(service_name)
         self._handlers.register(service_name, method_handlers)
 
@@ -124,6 +128,7 @@ class Server(grpc.aio.Server):
         """Start, and serve who sends nevertheless; `announce_healthy` is up to you."""
         self.guard.attach(self._inner)
         self.guard.start()
+        self._is_started = True
         await self._inner.start()
 
     def announce_healthy(self) -> bool:

@@ -15,6 +15,7 @@ import grpc.aio
 from evenly.core.balancing.backend import Backend
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.discovery.target import Discovery, from_target
+from evenly.grpc.apart import apart
 from evenly.grpc.connection import Connection
 from evenly.grpc.connections import Connections
 from evenly.grpc.options import Options, channel_options
@@ -46,7 +47,7 @@ class Service(Connections[Connection]):
         super().__init__(ClientRuntime(discovery, config, observer=observer))
         self._credentials = credentials
         self._compression = compression
-        self._interceptors = interceptors
+        self._interceptors = apart(interceptors)
         self._options = channel_options(target, options)
         self._check_seconds = config.task.membership.health.check_seconds
         self._leaving: list[Connection] = []
