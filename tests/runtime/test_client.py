@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from evenly.core.attempt import Attempt
+from evenly.core.client_task import ClientTask
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.wire.load_header import format_load
@@ -269,3 +272,22 @@ async def test_what_a_backend_repeats_is_heard_each_time_and_parsed_once() -> No
         assert view.report is not None
         assert view.report.runnable == 3.0
         assert not runtime.heard_load(A, text[:10])
+
+
+async def test_a_wake_that_raises_is_logged_once_and_comes_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("evenly.runtime.client._WAKE_RETRY_SECONDS", 0.001)
+    wakes = 0
+
+    def wake(task: ClientTask) -> None:
+        nonlocal wakes
+        wakes += 1
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(ClientTask, "wake", wake)
+    async with started(Listed([A])):
+        await until(lambda: wakes >= 3)
+    said = [one for one in caplog.records if "periodic work failed" in one.message]
+    assert len(said) == 1
+    assert said[0].exc_info is not None

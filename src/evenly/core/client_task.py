@@ -431,7 +431,7 @@ class ClientTask:
     def _time_probe(self, view: BackendView, now: float) -> None:
         view.answered_probe_at = now
         if view.probed_at is not None:
-            seconds = now - view.probed_at
+            seconds = max(0.0, now - view.probed_at)  # A clock may step back.
             view.probed_at = None
             average = self._round_trip_seconds
             self._round_trip_seconds = (

@@ -1,7 +1,8 @@
 """What core tells the outside about its decisions: one plain method per decision.
 
 The default does nothing, and costs one empty call.  An observer is called in the middle of a
-decision: it may count and log, and must not call back into the façade or raise.
+decision: it may count and log, and must not call back into the façade or raise.  The runtimes
+guard it (`evenly.observe.guard`), because what raises here would leak a count; façades do not.
 """
 
 from __future__ import annotations

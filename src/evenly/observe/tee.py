@@ -14,8 +14,8 @@ __all__ = ["tee"]
 def tee(*observers: Observer) -> Observer:
     """Return an observer that tells each of these, in this order, what it is told.
 
-    It looks at nothing and catches nothing: an observer must not raise, and one that does is a
-    mistake to be seen.
+    It looks at nothing and catches nothing: an observer must not raise, and the runtimes log what
+    one that does has raised.
     """
     if not observers:
         return NO_OBSERVER

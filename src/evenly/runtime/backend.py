@@ -41,6 +41,7 @@ from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.report import LoadReport
 from evenly.core.request import Rejection, Request
 from evenly.errors import ConfigError
+from evenly.observe.guard import guarded
 from evenly.observe.on_loop import ask
 from evenly.probe.config import ProbeConfig
 from evenly.probe.responder import ProbeResponder, ResponderSnapshot
@@ -136,7 +137,11 @@ class BackendRuntime:
         self.lock = contextlib.nullcontext() if lock is None else lock
         """What guards `task` where several threads use it."""
         self.task = BackendTask(
-            task_config, clock=time.monotonic, rng=rng, boot=time.time_ns(), observer=observer
+            task_config,
+            clock=time.monotonic,
+            rng=rng,
+            boot=time.time_ns(),
+            observer=guarded(observer),
         )
         self.trust = Trust(self.config.trusted_networks, near=self.config.trust_near)
         self.gate = StartGate() if gate is None else gate

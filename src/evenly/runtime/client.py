@@ -32,6 +32,7 @@ from evenly.core.report import LoadReport
 from evenly.core.request import Reason, Rejection, Request
 from evenly.discovery.target import Discovery, from_target
 from evenly.errors import ConfigError
+from evenly.observe.guard import guarded
 from evenly.probe.prober import Prober
 from evenly.runtime.client_config import ClientConfig
 from evenly.wire.load_header import parse_load
@@ -41,6 +42,8 @@ __all__ = ["ClientRuntime", "Connector", "Waiting", "check_client"]
 _LOGGER = logging.getLogger("evenly.runtime")
 _NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
 _DISCOVERY_RETRY_SECONDS = 5.0
+# After periodic work that raised, and may be due still.
+_WAKE_RETRY_SECONDS = 1.0
 
 GoOn = Callable[[Attempt | Rejection], None]
 
@@ -159,7 +162,7 @@ class ClientRuntime:
             config.resolved_task(os.environ),
             clock=time.monotonic,
             rng=random.Random(),
-            observer=observer,
+            observer=guarded(observer),
         )
         self.is_discovered = False
         """Whether there has been a list of backends, or the wait for it is over."""
@@ -170,6 +173,7 @@ class ClientRuntime:
         self._watching: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wake_at = math.inf
+        self._wake_errors: set[type[Exception]] = set()
         self._discovery_timer: asyncio.TimerHandle | None = None
         # In their order; an OrderedDict, because whoever gives up leaves from the middle.
         self._parked: OrderedDict[Waiting, None] = OrderedDict()
@@ -365,12 +369,12 @@ class ClientRuntime:
 
     # Periodic work.
 
-    def _schedule(self) -> None:
+    def _schedule(self, least_seconds: float = 0.001) -> None:
         loop = self.loop
         if self._connector is None:
             return  # Stopped: what is heard now changes nothing.
         with self.lock:
-            at = max(self.task.next_wake_at(), loop.time() + 0.001)
+            at = max(self.task.next_wake_at(), loop.time() + least_seconds)
         if at < self._wake_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -380,6 +384,18 @@ class ClientRuntime:
 
     def _wake(self) -> None:
         self._wake_at = math.inf
+        least_seconds = 0.001
+        try:
+            self._do_what_is_due()
+        except Exception as error:
+            # A mistake of ours or of a transport's; without a next time health checks would end.
+            least_seconds = _WAKE_RETRY_SECONDS * random.uniform(0.8, 1.2)
+            if type(error) not in self._wake_errors:
+                self._wake_errors.add(type(error))
+                _LOGGER.exception("periodic work failed, and goes on; said once for this kind")
+        self._schedule(least_seconds)
+
+    def _do_what_is_due(self) -> None:
         with self.lock:
             self.task.wake()
             probes = self.task.take_probes()
@@ -389,7 +405,6 @@ class ClientRuntime:
             if self._connector is not None and not self.prober.is_answering(backend):
                 self._connector.check(backend)
         self.probe(probes)
-        self._schedule()
 
     def _unpark(self, *, everyone: bool = False) -> None:
         """Begin what waits for a backend, in its order, until one has to wait on.

@@ -277,7 +277,7 @@ def test_an_old_weight_is_forgotten_and_blacked_out_when_reports_return() -> Non
     weights.refresh([slow, fast], START)
     slow.reported_at = START + 179.0
     weights.refresh([slow, fast], START + 179.9)
-    assert (slow.weight, fast.weight) == (0.5, 1.5)
+    assert (slow.weight, fast.weight) == pytest.approx((0.5, 1.5))
     weights.refresh([slow, fast], START + 180.0)
     assert (slow.weight, fast.weight) == (1.0, 1.0)
 

@@ -117,10 +117,11 @@ class Weights:
             # Means of both rather than of their quotient: in a second in which one long request
             # holds the CPU, few requests at some utilization say little, and so weigh little.
             seconds = max(0.0, now - view.averaged_at)  # A clock may step back.
-            gain = 1.0 - math.exp(-seconds / config.smoothing_seconds)
+            keep = math.exp(-seconds / config.smoothing_seconds)
             view.averaged_at = now
-            view.mean_qps += gain * (report.qps - view.mean_qps)
-            view.mean_used += gain * (used - view.mean_used)
+            # Not "mean += gain * (new - mean)": where the mean is 1e18 that leaves 0 of a new 0.5.
+            view.mean_qps = keep * view.mean_qps + (1.0 - keep) * report.qps
+            view.mean_used = keep * view.mean_used + (1.0 - keep) * used
         if now - view.reports_since < config.blackout_seconds:
             return 0.0
         return view.mean_qps / view.mean_used
