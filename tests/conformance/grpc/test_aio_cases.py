@@ -1,0 +1,315 @@
+"""What a user of grpc.aio observes: the same with evenly on either side, or on both.
+
+Each case returns what it saw.  It is run against plain gRPC first, which is the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+import evenly.grpc
+from tests.conformance.grpc.parts import (
+    NAME,
+    SERVICE,
+    SOON,
+    STREAM_STREAM,
+    STREAM_UNARY,
+    UNARY_STREAM,
+    UNARY_UNARY,
+    certificates,
+)
+
+TRAILERS = (("x-end", "1"), ("x-end-bin", b"\x00\xff"))
+
+
+async def unary(request: bytes, context: Any) -> bytes:
+    if request == b"abort":
+        await context.abort(grpc.StatusCode.NOT_FOUND, "gone", TRAILERS)
+    if request == b"code":
+        context.set_code(grpc.StatusCode.OUT_OF_RANGE)
+        context.set_details("too far")
+    if request == b"slow":
+        await asyncio.sleep(SOON)
+    if request == b"metadata":
+        await context.send_initial_metadata((("x-begin", "1"),))
+        context.set_trailing_metadata(TRAILERS)
+        sent = [item for item in context.invocation_metadata() if item[0].startswith("x-")]
+        return repr(sorted(map(tuple, sent))).encode()
+    if request == b"identity":
+        return repr((context.peer_identity_key(), context.peer_identities())).encode()
+    return request
+
+
+async def stream(request: bytes, context: Any) -> AsyncIterator[bytes]:
+    yield request
+    if request == b"abort":
+        await context.abort(grpc.StatusCode.ABORTED, "enough", TRAILERS)
+    yield request
+
+
+async def join(requests: AsyncIterator[bytes], context: Any) -> bytes:
+    return b"".join([request async for request in requests])
+
+
+async def each(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+HANDLERS = {
+    "UnaryUnary": grpc.unary_unary_rpc_method_handler(unary),
+    "UnaryStream": grpc.unary_stream_rpc_method_handler(stream),
+    "StreamUnary": grpc.stream_unary_rpc_method_handler(join),
+    "StreamStream": grpc.stream_stream_rpc_method_handler(each),
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """Open channels of one kind to servers of one kind."""
+
+    client: str
+    server: str
+
+    @asynccontextmanager
+    async def channel(
+        self,
+        *,
+        tls: bool = False,
+        mutual: bool = False,
+        options: Sequence[tuple[str, Any]] = (),
+        **arguments: Any,
+    ) -> AsyncIterator[Any]:
+        server = grpc.aio.server() if self.server == "plain" else evenly.grpc.server()
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, HANDLERS),))
+        secret = certificates() if tls else None
+        if secret is None:
+            port = server.add_insecure_port("127.0.0.1:0")
+        else:
+            port = server.add_secure_port("127.0.0.1:0", secret.for_server(mutual=mutual))
+        await server.start()
+        credentials = None if secret is None else secret.for_client(mutual=mutual)
+        if self.client == "evenly":
+            target = f"static:127.0.0.1:{port}"
+            made: Any = evenly.grpc.channel(
+                target, credentials=credentials, options=options, **arguments
+            )
+        elif credentials is None:
+            made = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options, **arguments)
+        else:
+            made = grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options, **arguments)
+        try:
+            async with asyncio.timeout(SOON), made as channel:
+                yield channel
+        finally:
+            await server.stop(None)
+
+
+def own(metadata: Any) -> list[tuple[str, Any]]:
+    return [item for item in map(tuple, metadata) if item[0].startswith("x-")]
+
+
+async def seen(call: Any) -> Any:
+    """Return everything that a call tells, however it ends."""
+    try:
+        if hasattr(call, "__aiter__"):
+            answer: Any = [message async for message in call]
+        else:
+            answer = await call
+    except grpc.aio.AioRpcError as error:
+        answer = (error.code(), error.details(), own(error.trailing_metadata()))
+    except asyncio.CancelledError:
+        answer = "cancelled"
+    except Exception as error:  # noqa: BLE001 -- whatever it is, it is compared
+        return repr(error)
+    status = (await call.code(), await call.details())
+    return answer, status, own(await call.trailing_metadata()), call.done(), call.cancelled()
+
+
+async def four_kinds(world: World) -> Any:
+    async with world.channel() as channel:
+        return [
+            await seen(channel.unary_unary(UNARY_UNARY)(b"a")),
+            await seen(channel.unary_stream(UNARY_STREAM)(b"a")),
+            await seen(channel.stream_unary(STREAM_UNARY)(iter([b"a", b"b"]))),
+            await seen(channel.stream_stream(STREAM_STREAM)(iter([b"a", b"b"]))),
+        ]
+
+
+async def metadata(world: World) -> Any:
+    async with world.channel() as channel:
+        sent = (("x-text", "v"), ("x-data-bin", b"\x00\x01"))
+        call = channel.unary_unary(UNARY_UNARY)(b"metadata", metadata=sent)
+        return await seen(call), own(await call.initial_metadata())
+
+
+async def aborts_and_codes(world: World) -> Any:
+    async with world.channel() as channel:
+        return [
+            await seen(channel.unary_unary(UNARY_UNARY)(b"abort")),
+            await seen(channel.unary_unary(UNARY_UNARY)(b"code")),
+            await seen(channel.unary_stream(UNARY_STREAM)(b"abort")),
+            await seen(channel.unary_unary(f"/{SERVICE}/Nothing")(b"")),
+        ]
+
+
+async def deadline(world: World) -> Any:
+    async with world.channel() as channel:
+        await channel.channel_ready()
+        call = channel.unary_unary(UNARY_UNARY)(b"slow", timeout=0.05)
+        return (await seen(call))[1][0], call.time_remaining() == 0
+
+
+async def words_of_a_deadline(world: World) -> Any:
+    async with world.channel() as channel:
+        await channel.channel_ready()
+        return (await seen(channel.unary_unary(UNARY_UNARY)(b"slow", timeout=0.05)))[1]
+
+
+async def cancellation(world: World) -> Any:
+    async with world.channel() as channel:
+        call = channel.unary_unary(UNARY_UNARY)(b"slow")
+        ended = asyncio.Event()
+        call.add_done_callback(lambda _: ended.set())
+        first = call.cancel()
+        result = await seen(call)
+        await ended.wait()
+        return first, result, call.cancel()
+
+
+async def writing(world: World) -> Any:
+    async with world.channel() as channel:
+        call = channel.stream_unary(STREAM_UNARY)()
+        await call.write(b"a")
+        await call.done_writing()
+        await call.done_writing()
+        faults = []
+        try:
+            await call.write(b"b")
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it is compared
+            faults.append(repr(error))
+        result = await seen(call)
+        given = channel.stream_unary(STREAM_UNARY)(iter([b"a"]))
+        try:
+            await given.write(b"b")
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it is compared
+            faults.append(repr(error))
+        return result, faults, await seen(given)
+
+
+async def compression_and_waiting(world: World) -> Any:
+    async with world.channel(compression=grpc.Compression.Gzip) as channel:
+        call = channel.unary_unary(UNARY_UNARY)
+        large = b"x" * 50_000
+        return await call(large, wait_for_ready=True), await call(
+            large, compression=grpc.Compression.NoCompression
+        )
+
+
+async def states(world: World) -> Any:
+    async with world.channel() as channel:
+        await channel.channel_ready()
+        ready = channel.get_state()
+        await channel.close()
+        faults = []
+        uses: Sequence[Callable[[], Any]] = (
+            lambda: channel.wait_for_state_change(grpc.ChannelConnectivity.SHUTDOWN),
+            lambda: channel.unary_unary(UNARY_UNARY)(b"a"),
+        )
+        for use in uses:
+            try:
+                await use()
+            except Exception as error:  # noqa: BLE001 -- whatever it is, it is compared
+                faults.append(repr(error))
+        return ready, channel.get_state(), faults
+
+
+async def tls_with_another_name(world: World) -> Any:
+    named = [("grpc.ssl_target_name_override", NAME)]
+    async with world.channel(tls=True, options=named) as channel:
+        return await seen(channel.unary_unary(UNARY_UNARY)(b"identity"))
+
+
+async def tls_of_both_sides(world: World) -> Any:
+    named = [("grpc.ssl_target_name_override", NAME)]
+    async with world.channel(tls=True, mutual=True, options=named) as channel:
+        return await seen(channel.unary_unary(UNARY_UNARY)(b"identity"))
+
+
+async def tls_with_a_wrong_name(world: World) -> Any:
+    async with world.channel(tls=True) as channel:
+        return (await seen(channel.unary_unary(UNARY_UNARY)(b"a")))[1][0]
+
+
+class Interceptor(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    def __init__(self, name: str, notes: list[str], does: str = "") -> None:
+        self.name, self.notes, self.does = name, notes, does
+
+    async def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
+        self.notes.append(self.name)
+        if self.does == "raise":
+            raise LookupError(self.name)
+        if self.does == "answer":
+            return b"made up"
+        return await continuation(details, request + self.name.encode())
+
+
+async def interceptors(world: World) -> Any:
+    notes: list[str] = []
+    results = []
+    for does in ("", "raise", "answer"):
+        chain = [Interceptor("1", notes), Interceptor("2", notes, does)]
+        async with world.channel(interceptors=chain) as channel:
+            call = channel.unary_unary(UNARY_UNARY)(b"a")
+            try:
+                results.append(await call)
+            except LookupError as error:
+                results.append(repr(error))
+    return results, notes
+
+
+CASES: Sequence[Callable[[World], Awaitable[Any]]] = (
+    four_kinds,
+    metadata,
+    aborts_and_codes,
+    deadline,
+    words_of_a_deadline,
+    cancellation,
+    writing,
+    compression_and_waiting,
+    states,
+    tls_with_another_name,
+    tls_of_both_sides,
+    tls_with_a_wrong_name,
+    interceptors,
+)
+
+
+# The whole list; docs/grpc-client.md has it too.
+DIFFERENCES = {
+    (
+        words_of_a_deadline,
+        "evenly",
+    ): "gRPC says `Stream removed (Deadline Exceeded)` without retries"
+}
+
+
+@pytest.mark.parametrize(
+    ("client", "server"), [("evenly", "plain"), ("plain", "evenly"), ("evenly", "evenly")]
+)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+async def test_the_same_is_observed(
+    case: Callable[[World], Awaitable[Any]], client: str, server: str
+) -> None:
+    truth = await case(World("plain", "plain"))
+
+    is_same = await case(World(client, server)) == truth
+    assert is_same is ((case, client) not in DIFFERENCES)
