@@ -304,3 +304,19 @@ def test_a_backend_that_dies_ends_its_calls_as_lost(behavior: Behavior) -> None:
         assert call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         assert endings.outcomes == [Outcome.LOST]
         assert active(channel) == 0
+
+
+def test_a_request_stream_that_is_no_iterable_is_an_error_of_the_call(
+    channel: evenly.grpc.sync.Channel,
+) -> None:
+    """As in gRPC, whose thread finds out: the status is UNKNOWN, and no backend is blamed."""
+    concat = channel.stream_unary(method("Concat"))
+    with pytest.raises(grpc.RpcError) as raised:
+        concat(5, timeout=LONG_SECONDS)  # type: ignore[arg-type]
+    assert code_of(raised.value) is grpc.StatusCode.UNKNOWN
+    error = concat.future(5, timeout=LONG_SECONDS).exception(LONG_SECONDS)  # type: ignore[arg-type]
+    assert error is not None
+    assert code_of(error) is grpc.StatusCode.UNKNOWN
+    with pytest.raises(grpc.RpcError):
+        next(channel.stream_stream(method("Chat"))(5, timeout=LONG_SECONDS))  # type: ignore[arg-type]
+    assert active(channel) == 0

@@ -6,10 +6,12 @@ import contextlib
 import dataclasses
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -23,12 +25,14 @@ from evenly.core.balancing.health import HealthConfig
 from evenly.core.balancing.membership import MembershipConfig
 from evenly.core.client_task import ClientTaskConfig
 from evenly.grpc import ClientConfig
+from evenly.grpc.sync import connection as connection_module
 from tests.grpc_sync.backends import (
     LONG_SECONDS,
     WITHOUT_UDP,
     Behavior,
     active,
     channel_to,
+    code_of,
     descriptors,
     evenly_server,
     generic_handler,
@@ -97,6 +101,37 @@ def test_a_connection_is_closed_when_grpc_no_longer_polls_it(
         pass
     # What a thread raises is an error here, though nobody would have heard of it.
     wait_until(lambda: watchers() == before)
+
+
+def test_closing_a_channel_that_nobody_calls_does_not_wait_for_grpc(
+    behavior: Behavior, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_close = threading.Event()
+    waited: list[bool] = []
+
+    def sleep(_: float) -> None:
+        waited.append(may_close.wait(LONG_SECONDS))
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+    monkeypatch.setattr(connection_module, "time", clock)
+    before = watchers()
+    with plain_backend(behavior) as address, channel_to(address, config=WITHOUT_UDP) as channel:
+        channel.unary_unary(method("Echo"))(b"a")
+        channel.close()
+        assert waited == []  # It returned, and the connection is still to be closed.
+        may_close.set()
+        wait_until(lambda: waited == [True] and watchers() == before, "the connection to close")
+
+
+def test_closing_a_channel_ends_the_call_that_a_thread_waits_for(behavior: Behavior) -> None:
+    with plain_backend(behavior) as address, channel_to(address, config=WITHOUT_UDP) as channel:
+        with futures.ThreadPoolExecutor(1) as pool:
+            held = pool.submit(channel.unary_unary(method("Hold")), b"a")
+            assert behavior.held.acquire(timeout=LONG_SECONDS)
+            channel.close()
+            error = held.exception(LONG_SECONDS)
+        assert error is not None
+        assert code_of(error) is grpc.StatusCode.CANCELLED
 
 
 def test_a_backend_without_udp_is_checked_and_then_watched_over_its_connection(

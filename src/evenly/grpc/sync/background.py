@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import Context
 from typing import ParamSpec, TypeVar, final
 
-__all__ = ["Background", "hold", "release"]
+__all__ = ["Background", "forget", "hold", "pause", "release", "resume"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +68,17 @@ class Background:
             call()
         return future.result()
 
+    def stand_still(self, seconds: float, until: threading.Event) -> None:
+        """Let the loop's thread do nothing until `until`; wait so long for that to begin."""
+        is_still = threading.Event()
+
+        def stand() -> None:
+            is_still.set()
+            until.wait()
+
+        if not self.is_here and self.soon(stand):
+            is_still.wait(seconds)
+
     def end(self, seconds: float = _END_SECONDS) -> None:
         """Stop the loop, and wait for its thread to be gone; not longer than this."""
         self.soon(self.loop.stop)
@@ -103,6 +113,7 @@ class _Shared:
 
     def forget(self) -> None:
         """Start afresh, in a forked child too: its thread is not there, its lock may be held."""
+        self.may_go_on = threading.Event()
         self.lock = threading.Lock()
         self.current: Background | None = None
         self.users = 0
@@ -131,6 +142,24 @@ def release() -> None:
         background.end()
 
 
+def pause(seconds: float) -> None:
+    """Let the one that runs stand still until `resume`: the process is about to fork."""
+    running = _shared.current
+    if running is not None:
+        running.stand_still(seconds, _shared.may_go_on)
+
+
+def resume() -> None:
+    """Let it go on."""
+    _shared.may_go_on.set()
+    _shared.may_go_on = threading.Event()
+
+
+def forget() -> None:
+    """Start afresh in a forked child."""
+    _shared.forget()
+
+
 def _exit() -> None:
     # A thread that runs while the interpreter goes down finds everything half gone.
     with contextlib.suppress(RuntimeError):
@@ -139,4 +168,3 @@ def _exit() -> None:
 
 
 atexit.register(_exit)
-os.register_at_fork(after_in_child=_shared.forget)

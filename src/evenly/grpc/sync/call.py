@@ -19,7 +19,7 @@ import grpc
 from evenly.core.attempt import Attempt
 from evenly.core.request import Next, Request
 from evenly.grpc.sync.connection import Connection
-from evenly.grpc.sync.errors import CANCELLED, Unsent
+from evenly.grpc.sync.errors import CANCELLED, FORKED, Unsent
 from evenly.grpc.sync.status import Status
 from evenly.grpc.sync.turn import Placed, Turn
 
@@ -88,6 +88,15 @@ class AnyCall(Status):
     def cancel(self) -> bool:
         """Give the call up; return False if it was over."""
         return self._give_up(CANCELLED)
+
+    def end_in_child(self) -> None:
+        """Be over, in a forked child: the call is its parent's."""
+        self._changed = threading.Condition()  # Somebody may have held its lock.
+        self._callbacks = []
+        self._turn = None
+        self._unsent = FORKED
+        self._is_cancelled = True
+        self._is_over = True
 
     # The life of an attempt.
 

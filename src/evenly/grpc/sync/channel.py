@@ -15,6 +15,7 @@ from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.discovery.target import Discovery
 from evenly.grpc.options import Options
 from evenly.grpc.sync.call import AnyCall
+from evenly.grpc.sync.forking import forked
 from evenly.grpc.sync.multicallable import StreamStream, StreamUnary, UnaryStream, UnaryUnary
 from evenly.grpc.sync.service import Service
 from evenly.grpc.sync.sharing import drop, release, share
@@ -25,6 +26,7 @@ from evenly.runtime.client_config import ClientConfig
 __all__ = ["Channel", "channel"]
 
 _CLOSED = "Cannot invoke RPC on closed channel!"
+_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 def channel(
@@ -88,12 +90,20 @@ class Channel(grpc.Channel):
             compression,
             id(observer),
         )
+        self._is_closed = False
+        self._calls: weakref.WeakSet[AnyCall] = weakref.WeakSet()
+        self.begin_afresh()
+        _channels.add(self)
+
+    def begin_afresh(self) -> None:
+        """Have used nothing yet; in a forked child, nothing but what was there before is closed."""
+        for call in list(self._calls):
+            call.end_in_child()
         self._lock = threading.Lock()
         self._service: Service | None = None
-        self._is_closed = False
         # Weak: what has not ended is held by whatever it waits for, and what nobody reads any more
         # has to be able to go.
-        self._calls: weakref.WeakSet[AnyCall] = weakref.WeakSet()
+        self._calls = weakref.WeakSet()
         self._subscribers = Subscribers(self._state)
 
     def __del__(self) -> None:
@@ -221,3 +231,12 @@ class Channel(grpc.Channel):
         if service is not None:
             with service.lock:
                 self._calls.discard(call)
+
+
+def _begin_afresh() -> None:
+    for known in list(_channels):
+        known.begin_afresh()
+
+
+# Each child has connections of its own: the same channel works there, as gRPC's own does.
+forked(_begin_afresh)

@@ -22,6 +22,7 @@ from evenly.core.balancing.membership import ConnectionEvent
 from evenly.grpc.connection import State
 from evenly.grpc.health_client import CHECK, EVERYTHING, UNANSWERED, WATCH, is_serving
 from evenly.grpc.sync.background import Background
+from evenly.grpc.sync.forking import CLOSING
 
 __all__ = ["Connection", "Owner", "Parked"]
 
@@ -99,6 +100,8 @@ class Connection:
         self._watch_call: Any = None
         self._closing_lock = threading.Lock()
         self._is_closed = False
+        self._is_parents = False
+        """Whether this is a forked child, and the connection its parent's."""
         self._left_at = -math.inf
         loop = owner.background.loop
         self._timer: asyncio.TimerHandle = loop.call_later(connect_seconds, self._give_up)
@@ -135,23 +138,34 @@ class Connection:
     def close(self) -> None:
         """Close the channel and wait for that; calls that have not ended are cancelled.
 
-        That takes some tenths of a second, so it is not done on the loop's thread: a thread of
-        gRPC's polls the channel until it finds nobody subscribed, and raises if that is closed.
+        That takes some tenths of a second: a thread of gRPC's polls the channel until it finds
+        nobody subscribed, and raises if that is closed.  So it is not done on the loop's thread,
+        and nobody waits for it who has no call to see the end of.
         """
         with self._closing_lock:
             if not self._is_closed:
                 self._is_closed = True
                 time.sleep(max(0.0, self._left_at + _POLL_SECONDS - time.monotonic()))
-                self.channel.close()
+                with CLOSING:
+                    self.channel.close()
                 self._owner.connection_closed(self)
 
     def close_soon(self) -> None:
         """Close the channel in a thread of its own."""
         threading.Thread(target=self.close, name="evenly-close", daemon=True).start()
 
+    def leave_to_parent(self) -> None:
+        """Use it for nothing any more, in a forked child."""
+        self._is_parents = True
+        self.is_ready = False
+
     # A thread of gRPC's.
 
     def _moved(self, connectivity: grpc.ChannelConnectivity) -> None:
+        if self._is_parents:
+            # gRPC goes on polling in the child, until it finds nobody who listens.
+            self.channel.unsubscribe(self._moved)
+            return
         if connectivity is not grpc.ChannelConnectivity.READY:
             # At once: until the loop hears of it, a call would fail that could have gone elsewhere.
             self.is_ready = False

@@ -20,6 +20,7 @@ __all__ = [
     "CANCELLED",
     "CLOSED",
     "EXPIRED",
+    "FORKED",
     "NOTHING_SENT",
     "FailedCall",
     "NoBackendRpcError",
@@ -205,6 +206,7 @@ class Unsent:
 
 CANCELLED: Final = Unsent(_Code.CANCELLED, "Locally cancelled by application!")
 CLOSED: Final = Unsent(_Code.CANCELLED, "Channel closed!")
+FORKED: Final = Unsent(_Code.CANCELLED, "Call cancelled in fork child")
 EXPIRED: Final = Unsent(
     _Code.DEADLINE_EXCEEDED,
     "evenly: the deadline passed before there was a backend to send to (local)",

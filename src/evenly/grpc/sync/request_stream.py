@@ -27,7 +27,12 @@ class RequestStream:
     """
 
     def __init__(self, source: Iterable[Any], serialize: Callable[[Any], bytes] | None) -> None:
-        self._source = iter(source)
+        self._error: BaseException | None = None
+        self._source: Iterator[Any] = iter(())
+        try:
+            self._source = iter(source)
+        except TypeError as error:
+            self._error = error  # gRPC's thread gets it, and makes a status of it.
         self._serialize = serialize
         self._changed = threading.Condition()
         # Messages that may have to be sent again, the first of them with this number.
@@ -38,7 +43,6 @@ class RequestStream:
         self.is_pulling = False
         """Whether the caller's iterator is being asked."""
         self._has_ended = False
-        self._error: BaseException | None = None
         self._reader: _Reader | None = None
 
     @property

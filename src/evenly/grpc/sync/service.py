@@ -36,6 +36,7 @@ from evenly.wire.metadata import REJECT_KEY
 __all__ = ["Service"]
 
 _CLOSED = "Cannot invoke RPC on closed channel!"
+_FORKED = "this call began before the process was forked"
 
 
 @final
@@ -72,14 +73,20 @@ class Service(Connections[Connection]):
         self.background.run(self.runtime.start, self.background.loop, self)
 
     def stop(self) -> None:
-        """Close every connection; calls that have not ended are cancelled."""
+        """Close every connection; calls that have not ended are cancelled.
+
+        That is waited for only where there are such calls: a connection that nobody uses closes by
+        itself, a little later, because of a thread of gRPC's that still looks at it.
+        """
         with self.lock:
             self.closed_because = _CLOSED
             turns = list(self.turns)
         for turn in turns:
             turn.close()
         self.background.run(self._retire_all)
-        for connection in list(self._unclosed):
+        with self.lock:
+            used = [connection for connection in self._unclosed if connection.active]
+        for connection in used:
             connection.close()
         background.release()
 
@@ -87,6 +94,13 @@ class Service(Connections[Connection]):
         self.runtime.stop()
         for backend in [connection.backend for connection in self.connections.values()]:
             self.disconnect(backend)
+
+    def leave_to_parent(self) -> None:
+        """Do nothing any more: this is a forked child, and all of it belongs to its parent."""
+        self.lock = threading.RLock()  # Somebody may have held it.
+        self.closed_because = _FORKED
+        for connection in self._unclosed:
+            connection.leave_to_parent()
 
     def snapshot(self) -> ClientTaskSnapshot:
         """Return what is known of the service."""
@@ -234,14 +248,16 @@ class Service(Connections[Connection]):
             patience_seconds=self.runtime.config.patience_seconds,
             check_seconds=self._check_seconds,
         )
-        self._unclosed.add(connection)
+        with self.lock:
+            self._unclosed.add(connection)
         self.connections[backend.address] = connection
 
     # Connections say what happened.
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget a connection of which nothing is left."""
-        self._unclosed.discard(connection)
+        with self.lock:
+            self._unclosed.discard(connection)
 
 
 def _first(key: str, entries: Iterable[tuple[str, str | bytes]] | None) -> str | bytes | None:

@@ -1,20 +1,19 @@
 """Which services this process talks to: channels to the same target share one.
 
-In a forked child nothing of the parent's is used: its threads are not there.
+In a forked child nothing of the parent's is used: its threads are not there.  It is kept, though:
+what gRPC does to let go of it may never end there.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import final
 
+from evenly.grpc.sync.forking import forked
 from evenly.grpc.sync.service import Service
 
 __all__ = ["drop", "release", "share"]
-
-_FORKED = "this channel was used before the process was forked: make one in the child"
 
 
 @final
@@ -24,17 +23,19 @@ class _Shared:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.services: dict[object, Service] = {}
+        self._inherited: list[Service] = []
 
     def forget(self) -> None:
         """Use nothing of the parent's in a forked child: its threads are not there."""
         self.lock = threading.Lock()  # Somebody may have held it.
         for service in self.services.values():
-            service.closed_because = _FORKED
+            service.leave_to_parent()
+        self._inherited.extend(self.services.values())
         self.services = {}
 
 
 _shared = _Shared()
-os.register_at_fork(after_in_child=_shared.forget)
+forked(_shared.forget)
 
 
 def share(key: object, make: Callable[[], Service]) -> Service:
