@@ -57,7 +57,7 @@ def test_a_status_says_whether_the_backend_failed(
     [
         pytest.param(Code.UNAVAILABLE, Outcome.LOST, Outcome.ERROR),
         pytest.param(Code.CANCELLED, Outcome.LOST, Outcome.OK),
-        pytest.param(Code.RESOURCE_EXHAUSTED, Outcome.DONT_RETRY, Outcome.OK),
+        pytest.param(Code.RESOURCE_EXHAUSTED, Outcome.OK, Outcome.OK),
     ],
     ids=["UNAVAILABLE", "CANCELLED", "RESOURCE_EXHAUSTED"],
 )
@@ -99,7 +99,7 @@ def test_an_answer_stays_one_whatever_its_trailers_say() -> None:
     assert found is Outcome.OK
 
 
-async def test_a_message_that_is_too_large_is_no_refusal_of_a_backend_that_reports() -> None:
+async def test_a_message_that_is_too_large_is_no_refusal() -> None:
     """gRPC says RESOURCE_EXHAUSTED of it, as a foreign backend does when it refuses."""
 
     async def much(request: bytes, context: Context) -> bytes:
@@ -148,9 +148,39 @@ async def test_a_backend_that_gives_up_at_the_deadline_counts_as_timed_out() -> 
     server.stop(None).wait()
 
 
-async def test_resource_exhausted_from_a_foreign_backend_is_a_refusal() -> None:
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_only_a_pushback_makes_resource_exhausted_a_refusal(is_reported: bool) -> None:
+    found = outcome_of(
+        Code.RESOURCE_EXHAUSTED,
+        None,
+        is_reported=is_reported,
+        is_cancelled=False,
+        has_pushback=True,
+    )
+
+    assert found is (Outcome.OK if is_reported else Outcome.DONT_RETRY)
+
+
+async def test_resource_exhausted_from_a_foreign_backend_is_an_answer() -> None:
+    async def limit(request: bytes, context: Context) -> bytes:
+        await context.abort(Code.RESOURCE_EXHAUSTED, "this user has had enough")
+        return b""
+
+    counts = Counts()
+    async with served(config=quick(), observer=counts) as ([backend], channel):
+        backend.unary_unary = limit
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await channel.unary_unary(UNARY_UNARY)(b"x")
+
+        assert not isinstance(raised.value, evenly.RejectedError)
+        assert counts.finished == [Outcome.OK]
+        assert channel.snapshot().throttle.rejection_probabilities == (0.0, 0.0, 0.0, 0.0)
+
+
+async def test_resource_exhausted_with_a_pushback_from_a_foreign_backend_is_a_refusal() -> None:
     async def refuse(request: bytes, context: Context) -> bytes:
-        await context.abort(Code.RESOURCE_EXHAUSTED, "too much")
+        pushback = (("grpc-retry-pushback-ms", "-1"),)
+        await context.abort(Code.RESOURCE_EXHAUSTED, "too much", pushback)
         return b""
 
     async with served(2, config=quick()) as (backends, channel):

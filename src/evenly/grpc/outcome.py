@@ -1,7 +1,8 @@
 """Translate how a gRPC call ended into an `Outcome`.
 
 What a backend of ours refuses, it names in `evenly-reject`.  Of others, RESOURCE_EXHAUSTED is taken
-for a refusal (DESIGN, "Client-side throttling").
+for a refusal where it comes with a retry pushback.  Without one it is an answer: one user's limit,
+or a message that is too large, neither of which throttling would change.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from evenly.core.request import Outcome
 from evenly.grpc.target import is_unsent
 from evenly.wire.metadata import parse_reject
 
-__all__ = ["ERROR_CODES", "outcome_of", "outcome_of_lost"]
+__all__ = ["ERROR_CODES", "PUSHBACK_KEY", "outcome_of", "outcome_of_lost"]
 
 _Code = grpc.StatusCode
+
+PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
+"""When a server wants to be tried again: gRPC's own word for "not now"."""
 
 ERROR_CODES: Final = frozenset(
     {_Code.UNKNOWN, _Code.INTERNAL, _Code.DATA_LOSS, _Code.UNAVAILABLE, _Code.UNIMPLEMENTED}
@@ -42,13 +46,13 @@ def outcome_of(
     *,
     is_reported: bool,
     is_cancelled: bool,
-    is_reporting: bool = False,
+    has_pushback: bool = False,
 ) -> Outcome:
     """Return how an attempt ended.
 
     `reject` is the value of `evenly-reject`, `is_reported` whether a load report came with the
     status (so that the backend itself, and a backend of ours, has spoken), `is_cancelled` whether
-    this side gave up, and `is_reporting` whether the backend is known to report.
+    this side gave up, and `has_pushback` whether the status says when to try again.
     """
     if code is _Code.OK:
         return Outcome.OK
@@ -57,9 +61,8 @@ def outcome_of(
     refused = None if reject is None else parse_reject(reject)
     if refused is not None:
         return refused
-    # A backend of ours says so when it refuses; else it was gRPC, and a message was too large.
-    is_size = code is _Code.RESOURCE_EXHAUSTED and is_reporting
-    if not is_reported and not is_size and code in _OF_OTHERS:
+    is_limit = code is _Code.RESOURCE_EXHAUSTED and not has_pushback
+    if not is_reported and not is_limit and code in _OF_OTHERS:
         return _OF_OTHERS[code]
     if code is _Code.DEADLINE_EXCEEDED:
         return Outcome.TIMEOUT

@@ -13,7 +13,7 @@ import grpc.aio
 from evenly.core.attempt import Attempt
 from evenly.core.request import Outcome
 from evenly.grpc.connection import Connection
-from evenly.grpc.outcome import outcome_of, outcome_of_lost
+from evenly.grpc.outcome import PUSHBACK_KEY, outcome_of, outcome_of_lost
 from evenly.grpc.target import is_unsent
 from evenly.wire import load_header
 from evenly.wire.metadata import REJECT_KEY
@@ -128,7 +128,7 @@ class Sending:
             code,
             None if code is _OK else trailers.get(REJECT_KEY),
             is_reported=is_reported,
-            is_reporting=attempt.view.report is not None,
+            has_pushback=code is not _OK and trailers.get(PUSHBACK_KEY) is not None,
             is_cancelled=is_cancelled,
         )
         if outcome is Outcome.LOST:

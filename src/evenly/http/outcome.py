@@ -1,7 +1,8 @@
 """Translate how an HTTP exchange ended into an `Outcome`.
 
-What a backend of ours refuses, it names in `evenly-reject`.  Of others, 429 is taken for a refusal,
-and 503 where it comes with a word that only refusals have (DESIGN, "Client-side throttling").
+What a backend of ours refuses, it names in `evenly-reject`.  Of others, 429 and 503 are taken for
+refusals where they come with a word that only refusals for overload have.  A bare 429 is an answer:
+it mostly says that one user has had enough, and to throttle everybody would not change that.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def outcome_of(
             return refused
         if status == _TOO_MANY:
             # A backend of ours says so when it refuses; else it is the handler's own answer.
-            return Outcome.OK if is_reported else Outcome.DONT_RETRY
+            is_refusal = not is_reported and _is_overload(headers)
+            return Outcome.DONT_RETRY if is_refusal else Outcome.OK
         if not is_reported and _is_overload(headers):
             return Outcome.OVERLOADED
     elif status == _GATEWAY_TIMEOUT and is_reported and has_deadline:

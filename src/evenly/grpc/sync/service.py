@@ -22,7 +22,7 @@ from evenly.discovery.target import Discovery, from_target
 from evenly.grpc.connection import State
 from evenly.grpc.connections import Connections
 from evenly.grpc.options import Options, channel_options
-from evenly.grpc.outcome import outcome_of, outcome_of_lost
+from evenly.grpc.outcome import PUSHBACK_KEY, outcome_of, outcome_of_lost
 from evenly.grpc.sync import background
 from evenly.grpc.sync.connection import Connection
 from evenly.grpc.sync.errors import CLOSED, Unsent
@@ -195,7 +195,7 @@ class Service(Connections[Connection]):
             code,
             _first(REJECT_KEY, trailers),
             is_reported=report is not None,
-            is_reporting=attempt.view.report is not None,
+            has_pushback=_first(PUSHBACK_KEY, trailers) is not None,
             is_cancelled=is_cancelled or self.closed_because is not None,
         )
         if outcome is Outcome.LOST:
