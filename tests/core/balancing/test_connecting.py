@@ -212,7 +212,7 @@ def test_who_waits_for_room_is_lined_up_once_however_often_it_is_due() -> None:
         tell(membership, backend, OPENED, LATER)
 
     assert len(membership.take_connections(LATER).open) == 2  # both of the two places
-    assert len(membership._to_open) == 0
+    assert len(membership._connecting._due) == 0
 
 
 def test_who_waits_for_room_and_is_refused_meanwhile_keeps_its_delay() -> None:
@@ -322,4 +322,4 @@ def test_demands_that_nobody_takes_do_not_pile_up() -> None:
     for _ in range(1_000):  # requests of a transport that does not ask what to open
         membership.demand(view, START)
 
-    assert len(membership._demanded) == 1
+    assert len(membership._connecting._demanded) == 1

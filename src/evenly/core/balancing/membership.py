@@ -6,7 +6,6 @@ SRE book, chapter 20, "Limiting the Connections Pool with Subsetting" and "Ident
 from __future__ import annotations
 
 import enum
-import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import NamedTuple, final
 from evenly.core import check
 from evenly.core.balancing.backend import Backend, BackendView
 from evenly.core.balancing.candidates import Candidates
+from evenly.core.balancing.connecting import Connecting
 from evenly.core.balancing.health import Health, HealthConfig, State
 from evenly.core.balancing.subset import SUBSET_ALGORITHMS
 from evenly.core.balancing.subset_input import MAX_CLIENT_INDEX, MAX_SUBSET_SIZE
@@ -109,15 +109,18 @@ class Membership:
         )
         self._known: tuple[Backend, ...] = ()
         self._base: tuple[Backend, ...] = ()
+        self._base_addresses: frozenset[str] = frozenset()
+        self._refusing = 0  # How many of them do.
         self._spares: list[Backend] | None = None
         self._is_widened = False
         self._views: dict[str, BackendView] = {}
-        # Dicts for their order: each is lined up once, however often it is said.
-        self._to_open: dict[BackendView, None] = {}
-        self._demanded: dict[BackendView, None] = {}
+        self._connecting = Connecting(connecting_max=config.connecting_max)
         self._to_close: list[Backend] = []
-        self.connect_at = math.inf
+
+    @property
+    def connect_at(self) -> float:
         """When the next refusing backend is to be tried again."""
+        return self._connecting.connect_at
 
     @property
     def known(self) -> int:
@@ -138,7 +141,10 @@ class Membership:
         _check_distinct(backends)
         self._known = tuple(backends)
         self._base = self._subset(self._config.subset_size)
+        self._base_addresses = frozenset(backend.address for backend in self._base)
+        self._refusing = sum(self._is_refusing(backend) for backend in self._base)
         self._spares = None
+        self._is_widened = self._should_widen()
         self._apply(now)
         self._forgive_surplus(now)
 
@@ -149,10 +155,11 @@ class Membership:
             view.shown_state = state
             self._observer.backend_moved(view.backend.address, state.value)
         self._candidates.place(view, now)
-        # Refusing backends are replaced only when they are many, and given back when they are few.
+        self._connecting.ended(view)
         if view.health.is_refusing != view.counts_as_refusing:
             view.counts_as_refusing = view.health.is_refusing
-            self._apply(now)
+            if view.backend.address in self._base_addresses:
+                self._count_refusing(1 if view.counts_as_refusing else -1, now)
 
     def connection(self, view: BackendView, event: ConnectionEvent, now: float) -> None:
         """Learn what happened to a connection."""
@@ -163,16 +170,17 @@ class Membership:
                 view.unused_since = now  # What counts is how long this one is unused.
             case ConnectionEvent.REFUSED:
                 health.refused(now)
-                self._demanded.pop(view, None)  # Who waited has heard; it is tried with its delay.
+                self._connecting.waived(view)  # Who waited has heard.
             case ConnectionEvent.LOST:
                 health.lost(now)
         self.moved(view, now)
-        self._schedule(view, now)
+        self._connecting.schedule(view, now)
 
     def finished(self, view: BackendView) -> None:
         """Let go of a backend that has left the subset, with its last attempt."""
         if view.active == 0 and not view.in_subset:
             del self._views[view.backend.address]
+            self._connecting.forget(view)
             self._to_close.append(view.backend)
 
     def take_connections(self, now: float) -> Connections:
@@ -180,38 +188,20 @@ class Membership:
 
         What is beyond the cap is said when others have been opened or refused.
         """
-        if not (self._to_open or self._demanded or self._to_close):
+        if self._connecting.is_empty and not self._to_close:
             return _NOTHING  # This is asked after every response.
-        opens = self._order(self._demanded, len(self._demanded), now)
-        connecting = sum(view.health.is_connecting for view in self._views.values())
-        opens += self._order(self._to_open, self._config.connecting_max - connecting, now)
+        opens = self._connecting.take(now)
         closes = tuple(self._to_close)
         self._to_close = []
         return Connections(tuple(opens), closes)
 
-    def _order(self, views: dict[BackendView, None], allowed: int, now: float) -> list[Backend]:
-        """Take out what is no longer due, and what is to be opened now: so many at most."""
-        opens: list[Backend] = []
-        for view in list(views):
-            is_due = view.in_subset and view.health.is_connection_due(now)
-            if is_due and len(opens) >= allowed:
-                continue
-            del views[view]
-            if is_due:
-                view.health.connecting()
-                opens.append(view.backend)
-        return opens
-
     def demand(self, view: BackendView, now: float) -> None:
         """Line up a backend that a request is to be sent to and that has no connection."""
-        if view.health.demand(now):
-            self._demanded[view] = None
+        self._connecting.demand(view, now)
 
     def reconnect(self, now: float) -> None:
         """Line up the refusing backends whose delay is over."""
-        self.connect_at = math.inf
-        for view in self._views.values():
-            self._schedule(view, now)
+        self._connecting.wake(now)
 
     def check_health(self, now: float) -> list[BackendView]:
         """End a check interval; return the backends that have to be asked."""
@@ -225,9 +215,9 @@ class Membership:
                 due.append(view)
             if health.is_silent and not was_silent:
                 allowance -= 1
-                self._demanded.pop(view, None)  # It is tried with its delay, whoever waits.
+                self._connecting.waived(view)
                 self.moved(view, now)
-                self._schedule(view, now)
+                self._connecting.schedule(view, now)
         return due
 
     def _let_rest(self, view: BackendView, now: float) -> None:
@@ -264,7 +254,7 @@ class Membership:
     def _apply(self, now: float) -> None:
         """Bring the views in line with the subset and with what refuses."""
         members = list(self._base)
-        if self._should_widen():
+        if self._is_widened:
             members += self._more()
         wanted = {backend.address: backend for backend in members}
         is_smaller = False
@@ -272,6 +262,7 @@ class Membership:
             if view.in_subset and view.backend.address not in wanted:
                 is_smaller = True
                 view.in_subset = False
+                self._connecting.left(view)
                 self._candidates.place(view, now)
                 self.finished(view)
         joining: list[Backend] = []
@@ -290,6 +281,14 @@ class Membership:
         if joining or is_smaller:
             self._observer.subset_changed(len(members))
 
+    def _count_refusing(self, change: int, now: float) -> None:
+        """Replace refusing backends when they are many, and give back when they are few."""
+        self._refusing += change
+        should_widen = self._should_widen()
+        if should_widen != self._is_widened:
+            self._is_widened = should_widen
+            self._apply(now)
+
     def _should_widen(self) -> bool:
         """Return whether too many of the subset refuse; once widened, half of them must return.
 
@@ -299,9 +298,7 @@ class Membership:
         enough = self._config.enough_ratio
         if self._is_widened:
             enough = (1.0 + enough) / 2.0
-        refusing = sum(self._is_refusing(backend) for backend in self._base)
-        self._is_widened = len(self._base) - refusing < enough * len(self._base)
-        return self._is_widened
+        return len(self._base) - self._refusing < enough * len(self._base)
 
     def _more(self) -> Sequence[Backend]:
         """Return as many backends again, and no more.
@@ -332,16 +329,7 @@ class Membership:
         view.in_subset = True
         view.unused_since = now  # Outside of the subset nobody looked.
         self._candidates.place(view, now)
-        self._schedule(view, now)
-
-    def _schedule(self, view: BackendView, now: float) -> None:
-        connect_at = view.health.connect_at
-        if connect_at is None or not view.in_subset:
-            return
-        if connect_at <= now:
-            self._to_open[view] = None
-        else:
-            self.connect_at = min(self.connect_at, connect_at)
+        self._connecting.schedule(view, now)
 
     def _subset(self, size: int) -> tuple[Backend, ...]:
         known = self._known
@@ -357,7 +345,7 @@ class Membership:
 
     def _is_refusing(self, backend: Backend) -> bool:
         view = self._views.get(backend.address)
-        return view is not None and view.health.is_refusing
+        return view is not None and view.counts_as_refusing
 
 
 def _check_distinct(backends: Sequence[Backend]) -> None:
