@@ -3,8 +3,8 @@
 It never awaits, sleeps or opens anything: it says what to do next, and is told what happened.  A
 transport (gRPC, HTTP, or the simulator) does the rest:
 
-- after `update`, `wake`, every `record_*`, and a `begin` whose backend has no connection: do what
-  `take_connections` says;
+- after `update`, `wake`, every `record_*`, and a `begin` that finds no backend, or one without a
+  connection: do what `take_connections` says;
 - after `wake` and `begin`: probe what `take_probes` says;
 - at `next_wake_at`: call `wake`.
 """
@@ -226,12 +226,17 @@ class ClientTask:
         return any(view.in_subset and view.health.is_idle for view in self._membership.views)
 
     def demand_one(self) -> None:
-        """Have a connection opened to one backend that rests: somebody wants to see it stand."""
+        """Have a connection opened to one backend that rests: somebody wants to see it stand.
+
+        Where all refuse, one of them is tried, as for a request.
+        """
         now = self._clock()
         for view in self._membership.views:
             if view.in_subset and view.health.is_idle:
                 self._membership.demand(view, now)
                 return
+        if not self._candidates.exist:
+            self._membership.want(now)
 
     def take_connections(self) -> Connections:
         """Return what to disconnect from and what to connect to, in this order; each is said once.
@@ -356,7 +361,10 @@ class ClientTask:
         if view is None:
             view = self._candidates.spare(avoid)
             if view is None:
-                return self._refuse(request, _AT_LIMIT if self._candidates.exist else _NO_BACKEND)
+                if self._candidates.exist:
+                    return self._refuse(request, _AT_LIMIT)
+                self._membership.want(now)
+                return self._refuse(request, _NO_BACKEND)
         self._candidates.begin(view)
         if not view.health.is_connected:
             self._membership.demand(view, now)
@@ -429,7 +437,7 @@ class ClientTask:
             view.probed_at = now
 
     def _time_probe(self, view: BackendView, now: float) -> None:
-        view.answered_probe_at = now
+        self._membership.answered_probe(view, now)
         if view.probed_at is not None:
             seconds = max(0.0, now - view.probed_at)  # A clock may step back.
             view.probed_at = None

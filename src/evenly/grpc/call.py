@@ -325,7 +325,7 @@ class AnyCall:
 
     def _retry(self, attempt: Attempt) -> bool:
         """Begin the next attempt, if there is a backend for it; return whether there was."""
-        answer = self._service.runtime.task.begin(self._request, attempt)
+        answer = self._service.runtime.begin_again(self._request, attempt)
         if isinstance(answer, Attempt):
             self._go_on(answer)
             return True

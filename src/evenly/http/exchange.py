@@ -121,7 +121,7 @@ class Exchange(Timed):
                 is_final = outcome is not _OK and not self._can_replay(outcome)
                 if self._finish(outcome, is_final=is_final) is not _RETRY:
                     break
-                answer = runtime.task.begin(request, attempt)  # type: ignore[assignment]
+                answer = runtime.begin_again(request, attempt)
         except BaseException:
             self._finish(Outcome.CANCELLED, is_final=True)
             raise

@@ -235,8 +235,20 @@ class ClientRuntime:
             self.probe(probes)
         if isinstance(answer, Ask):
             return self.ask(answer, go_on, is_patient=is_patient)
-        if is_patient and _is_without_backend(answer):
-            return self.park(request, go_on, is_patient=True)
+        if _is_without_backend(answer):
+            self._connect()  # It may have one tried.
+            if is_patient:
+                return self.park(request, go_on, is_patient=True)
+        return answer
+
+    def begin_again(self, request: Request, attempt: Attempt) -> Attempt | Rejection:
+        """Begin the next attempt of a request, if there is a backend for it."""
+        answer = self.task.begin(request, attempt)
+        if isinstance(answer, Attempt):
+            return answer
+        if isinstance(answer, Ask):
+            raise TypeError(f"a retry does not ask: {answer!r}")
+        self._connect()
         return answer
 
     def ask(self, ask: Ask, go_on: GoOn, *, is_patient: bool = False) -> Waiting:
@@ -262,6 +274,11 @@ class ClientRuntime:
 
     def settled(self) -> None:
         """Act on what changed after an attempt was finished, or something was recorded."""
+        self._connect()
+        if self._parked:
+            self._unpark()
+
+    def _connect(self) -> None:
         with self.lock:
             connections = self.task.take_connections()
         connector = self._connector
@@ -270,8 +287,6 @@ class ClientRuntime:
                 connector.disconnect(backend)
             for backend in connections.open:
                 connector.connect(backend)
-        if self._parked:
-            self._unpark()
 
     def is_resting(self) -> bool:
         """Return whether some backend has no connection because nobody needed one."""
@@ -433,8 +448,10 @@ class ClientRuntime:
             answer = self.task.begin(waiting.request)
             probes = self.task.take_probes()
         self.probe(probes)
-        if waiting.is_patient and _is_without_backend(answer):
-            return False
+        if _is_without_backend(answer):
+            self._connect()
+            if waiting.is_patient:
+                return False
         self.unpark(waiting)
         waiting.take(answer)
         return True

@@ -108,6 +108,8 @@ class Client:
         elif isinstance(answer, Rejection):
             if answer.reason is Reason.THROTTLED:
                 self._recorder.second.throttled += 1
+            elif answer.reason is Reason.NO_BACKEND:
+                self._connect()  # It may have one tried.
             self._end(call, answer.reason)
         else:
             raise TypeError(f"a request may ask once: {answer!r}")

@@ -9,6 +9,7 @@ fails fast would otherwise look idle and draw traffic in like a sinkhole (SRE bo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -17,7 +18,7 @@ from evenly.core.balancing.health import Health, State
 from evenly.core.report import LoadReport
 from evenly.errors import ConfigError
 
-__all__ = ["Backend", "BackendSnapshot", "BackendView"]
+__all__ = ["Backend", "BackendSnapshot", "BackendView", "check_distinct"]
 
 _MAX_INDEX = 99_999
 _MAX_ADDRESS = 512
@@ -231,3 +232,21 @@ class BackendView:
             weight=self.weight,
             utilization=None if self.report is None else self.report.utilization,
         )
+
+
+def check_distinct(backends: Sequence[Backend]) -> None:
+    """Refuse a list in which two backends share an address or an index."""
+    addresses: dict[str, int] = {}
+    indices: dict[int, int] = {}
+    for place, backend in enumerate(backends):
+        other = addresses.setdefault(backend.address, place)
+        if other != place:
+            raise ConfigError(
+                f"backends[{other}] and backends[{place}] have the same address {backend.address!r}"
+            )
+        if backend.index is not None:
+            other = indices.setdefault(backend.index, place)
+            if other != place:
+                raise ConfigError(
+                    f"backends[{other}] and backends[{place}] have the same index {backend.index}"
+                )

@@ -215,6 +215,12 @@ class Health:
         self.connect_at = now
         return True
 
+    def hope(self, at: float) -> None:
+        """Learn that it may accept again: try it by `at`, and count its delays anew."""
+        self._backoff_seconds = 0.0
+        if self.connect_at is not None:
+            self.connect_at = min(self.connect_at, at)
+
     def rest(self) -> None:
         """Give up the connection of a backend that nobody uses; it counts as reachable still."""
         self.is_connected = False

@@ -6,13 +6,14 @@ SRE book, chapter 20, "Limiting the Connections Pool with Subsetting" and "Ident
 from __future__ import annotations
 
 import enum
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from evenly.core import check
-from evenly.core.balancing.backend import Backend, BackendView
+from evenly.core.balancing.backend import Backend, BackendView, check_distinct
 from evenly.core.balancing.candidates import Candidates
 from evenly.core.balancing.connecting import Connecting
 from evenly.core.balancing.health import Health, HealthConfig, State
@@ -49,6 +50,9 @@ class Connections(NamedTuple):
 _NOTHING = Connections((), ())
 # A client task that starts connects to so many at once, to serve its first requests.
 _FIRST_CONNECTIONS = 2
+# Who answers probes has answered one in this many checks: of two in a row one asks, because the
+# other one heard the answer.
+_HEARD_CHECKS = 2.0
 
 
 @final
@@ -114,7 +118,7 @@ class Membership:
         self._spares: list[Backend] | None = None
         self._is_widened = False
         self._views: dict[str, BackendView] = {}
-        self._connecting = Connecting(connecting_max=config.connecting_max)
+        self._connecting = Connecting(connecting_max=config.connecting_max, rng=rng)
         self._to_close: list[Backend] = []
 
     @property
@@ -138,7 +142,7 @@ class Membership:
 
     def update(self, backends: Sequence[Backend], now: float) -> None:
         """Learn the service's backends, and cut the subset anew."""
-        _check_distinct(backends)
+        check_distinct(backends)
         self._known = tuple(backends)
         self._base = self._subset(self._config.subset_size)
         self._base_addresses = frozenset(backend.address for backend in self._base)
@@ -164,6 +168,7 @@ class Membership:
     def connection(self, view: BackendView, event: ConnectionEvent, now: float) -> None:
         """Learn what happened to a connection."""
         health = view.health
+        was_outage = not self._candidates.exist
         match event:
             case ConnectionEvent.OPENED:
                 health.opened(now)
@@ -175,6 +180,26 @@ class Membership:
                 health.lost(now)
         self.moved(view, now)
         self._connecting.schedule(view, now)
+        if _is_out(view):
+            self._connecting.refused(view)
+        # The first that is back must not serve alone for as long as the others' delays last.
+        if was_outage and health.state is not State.REFUSING:
+            self._connecting.hope(now)
+
+    def answered_probe(self, view: BackendView, now: float) -> None:
+        """Learn that a backend answers by UDP; one that refuses and is heard again is tried.
+
+        Only where it was not heard before, because it may answer there and refuse all the same.
+        """
+        seconds = now - view.answered_probe_at
+        view.answered_probe_at = now
+        if _is_out(view) and seconds > _HEARD_CHECKS * self._config.health.check_seconds:
+            view.health.hope(now)
+            self._connecting.schedule(view, now)
+
+    def want(self, now: float) -> None:
+        """Learn that a request found no backend."""
+        self._connecting.want(now)
 
     def finished(self, view: BackendView) -> None:
         """Let go of a backend that has left the subset, with its last attempt."""
@@ -211,7 +236,10 @@ class Membership:
             health = view.health
             self._let_rest(view, now)
             was_silent = health.is_silent
-            if health.check(now, may_go_silent=allowance > 0):
+            is_due = health.check(now, may_go_silent=allowance > 0)
+            # One that refuses is asked by UDP, where it ever answered: that is cheaper than to
+            # connect, and tells sooner than its delay.
+            if is_due or (_is_out(view) and view.answered_probe_at > -math.inf):
                 due.append(view)
             if health.is_silent and not was_silent:
                 allowance -= 1
@@ -235,8 +263,7 @@ class Membership:
             and health.is_connected
             and not health.is_connecting  # A silent one's was being replaced when it spoke.
             and health.state is State.HEALTHY
-            # Of two health checks in a row one asks, because the other one heard the answer.
-            and now - view.answered_probe_at <= 2.0 * config.check_seconds
+            and now - view.answered_probe_at <= _HEARD_CHECKS * config.check_seconds
         ):
             health.rest()
             self._to_close.append(view.backend)
@@ -328,6 +355,8 @@ class Membership:
         view.backend = backend
         view.in_subset = True
         view.unused_since = now  # Outside of the subset nobody looked.
+        if _is_out(view):
+            self._connecting.refused(view)
         self._candidates.place(view, now)
         self._connecting.schedule(view, now)
 
@@ -348,18 +377,6 @@ class Membership:
         return view is not None and view.counts_as_refusing
 
 
-def _check_distinct(backends: Sequence[Backend]) -> None:
-    addresses: dict[str, int] = {}
-    indices: dict[int, int] = {}
-    for place, backend in enumerate(backends):
-        other = addresses.setdefault(backend.address, place)
-        if other != place:
-            raise ConfigError(
-                f"backends[{other}] and backends[{place}] have the same address {backend.address!r}"
-            )
-        if backend.index is not None:
-            other = indices.setdefault(backend.index, place)
-            if other != place:
-                raise ConfigError(
-                    f"backends[{other}] and backends[{place}] have the same index {backend.index}"
-                )
+def _is_out(view: BackendView) -> bool:
+    """Return whether it refuses connections, rather than being silent on one."""
+    return view.health.is_refusing and not view.health.is_connected

@@ -17,7 +17,7 @@ from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend
 from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.observer import Observer
-from evenly.core.request import Next, Outcome, Rejection, Request
+from evenly.core.request import Next, Outcome, Reason, Rejection, Request
 from evenly.discovery.target import Discovery, from_target
 from evenly.grpc.connection import State
 from evenly.grpc.connections import Connections
@@ -140,6 +140,8 @@ class Service(Connections[Connection]):
         if placed is not None:
             return placed
         if isinstance(answer, Rejection):
+            if answer.reason is Reason.NO_BACKEND:
+                self.background.soon(self.runtime.settled)  # It may have one tried.
             if previous is not None or not (is_patient and answer.is_for_want_of_backend):
                 return Unsent.refused(answer, request, self.name)
             answer = None
