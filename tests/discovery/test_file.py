@@ -188,7 +188,7 @@ async def test_a_file_that_has_settled_is_not_read_again(path: Path) -> None:
 
 async def test_a_file_that_changes_while_it_is_read_is_not_believed(path: Path) -> None:
     path.write_text("a:1\n")
-    looked = file._look(path, None)
+    looked = file._look(path, None, in_use=False)
     assert looked.identity is not None
     path.write_text("")
 
@@ -209,6 +209,70 @@ async def test_an_empty_file_empties_the_service_only_at_the_second_look(path: P
         await steps.step()
 
     assert steps.addresses == [["a:1"], []]
+
+
+@pytest.mark.parametrize("text", ["", "# none\n", "a:1\nb:5", "a:1"])
+async def test_a_list_rewritten_in_place_without_its_end_is_never_believed(
+    path: Path, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    path.write_text("a:1\nb:50\n")
+    async with looks(path) as steps:
+        await steps.step()
+        path.write_text(text)
+        for _ in range(5):
+            await steps.step()
+        assert steps.addresses == [["a:1", "b:50"]]
+        path.write_text("a:1\nb:51\n")
+        await steps.step()
+        await steps.step()
+
+    assert steps.addresses == [["a:1", "b:50"], ["a:1", "b:51"]]
+    warnings = [message for level, message in messages(caplog) if level == "WARNING"]
+    assert len(warnings) == 1
+    assert "written in place" in warnings[0]
+    assert "keeping the last list (2)" in warnings[0]
+
+
+async def test_a_list_made_anew_without_its_end_is_not_believed_either(path: Path) -> None:
+    path.write_text("a:1\n")
+    async with looks(path) as steps:
+        await steps.step()
+        path.unlink()
+        await steps.step()
+        path.write_text("b:5")
+        for _ in range(4):
+            await steps.step()
+
+    assert steps.addresses == [["a:1"]]
+
+
+async def test_a_whole_file_without_a_last_newline_is_taken_at_the_second_look(path: Path) -> None:
+    path.write_text("a:1\n")
+    async with looks(path) as steps:
+        await steps.step()
+        replace(path, "b:5")
+        await steps.step()
+        await steps.step()
+
+    assert steps.addresses == [["a:1"], ["b:5"]]
+
+
+async def test_a_list_that_becomes_empty_is_logged(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_text("a:1\nb:1\n")
+    async with looks(path) as steps:
+        await steps.step()
+        replace(path, "")
+        await steps.step()
+        await steps.step()
+        await steps.step()
+
+    assert steps.addresses == [["a:1", "b:1"], []]
+    logged = [message for level, message in messages(caplog) if level == "WARNING"]
+    assert [message.partition(": ")[2] for message in logged] == [
+        "lists no backends any more (2 before)"
+    ]
 
 
 async def test_an_empty_file_at_the_start_is_a_list_too(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -307,6 +308,26 @@ async def test_a_connection_that_breaks_under_a_body(ending: str) -> None:
             await connection.request("POST", CHUNKED_POST, body)
         assert body.is_left
         assert not connection.is_open
+
+
+async def test_what_is_left_of_a_body_is_not_written_to_a_broken_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def breaks() -> AsyncIterator[bytes]:
+        transport = connection.transport
+        assert transport is not None
+        yield b"a"
+        # No turn of the loop from here on: nobody can have been told that the connection broke.
+        transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        for _ in range(50):
+            yield b"b" * 100
+
+    async with nothing_left(), raw_connection(answers()) as (connection, _):
+        with pytest.raises(Lost):
+            await connection.request("POST", CHUNKED_POST, breaks())
+
+    # asyncio's "socket.send() raised exception", once for each piece from the fifth on.
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_a_coroutine_that_is_thrown_away_leaves_its_body() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,16 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
         return [(socket.AF_INET, type, 17, "", (found, port)) for found in hosts]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def test_the_receive_buffer_is_as_large_as_the_kernel_grants() -> None:
+    granted = min(4 * 2**20, int(Path("/proc/sys/net/core/rmem_max").read_text()))
+
+    (sock,) = open_bound(V4, 0)
+
+    with sock:
+        # The kernel counts its own book-keeping in, and doubles what it was asked for.
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 2 * granted
 
 
 def test_all_addresses_of_a_name_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 
+from evenly.core.balancing.backend import Backend
+from evenly.probe.prober import Prober
 from tests.suites.transports import stories
 from tests.suites.transports.processes import Backends
-from tests.suites.transports.transport import NO_RETRIES, TRANSPORTS, Client
+from tests.suites.transports.transport import (
+    NO_RETRIES,
+    TRANSPORTS,
+    Client,
+    Transport,
+    every_transport,
+)
 
 Fleet = tuple[Backends, Client]
 
@@ -63,3 +73,21 @@ async def test_a_service_that_is_gone_fails_clearly_and_recovers(fleet: Fleet) -
 
 async def test_an_idle_client_hears_of_a_lame_duck(fleet: Fleet) -> None:
     await stories.lame_duck_told_to_idle_client(*fleet)
+
+
+@every_transport
+async def test_who_has_no_connection_hears_of_a_lame_duck_by_the_notice_alone(
+    transport: Transport,
+) -> None:
+    heard: asyncio.Queue[tuple[bool, bool]] = asyncio.Queue()
+    prober = Prober(lambda _, report, is_probe: heard.put_nowait((report.lame_duck, is_probe)))
+    async with transport.backends(1) as backends, asyncio.timeout(60.0):
+        prober.start(asyncio.get_running_loop())
+        try:
+            prober.probe(Backend(backends.addresses[0]))
+            assert await heard.get() == (False, True)
+            backends.all[0].signal(signal.SIGTERM)
+            # It has asked once, before, so no answer can tell.
+            assert await heard.get() == (True, False)
+        finally:
+            prober.stop()

@@ -6,6 +6,8 @@ index or none.  The file is looked at by its inode, modification time and size:
 - Another file under the name (renamed over the old one) is complete, and read at once.
 - A file that is made or rewritten in place may be half-written at any moment, so it is read when it
   has been the same for two looks in a row.  So is one without backends or without a last newline.
+- While a list is in use, one rewritten in place is never believed without backends or without a
+  last newline: a writer that fell silent half-way, or a full disk, leaves just that.
 
 Whatever is wrong, the last good list stays in use: an operator's mistake must not be an outage.
 """
@@ -64,6 +66,8 @@ class _Look(NamedTuple):
 
     identity: _Identity | None = None
     """`None`: there was nothing to read."""
+    is_renamed: bool = False
+    """It came in the place of another file, and so was whole at once."""
     is_settled: bool = False
     """It was the same at two looks in a row, and has been read since."""
     backends: tuple[Backend, ...] | None = None
@@ -95,11 +99,13 @@ class FileDiscovery:
         look: _Look | None = None
         while True:
             # A file system may be at the other end of a network.
-            look = await asyncio.to_thread(_look, self._path, look)
+            look = await asyncio.to_thread(_look, self._path, look, in_use=bool(known))
             if look.problem is not None:
                 problems.report(look.problem, None if known is None else len(known))
             elif look.backends is not None:
                 problems.solved(len(look.backends))
+                if known and not look.backends:
+                    problems.emptied(len(known))
                 if look.backends != known:
                     known = look.backends
                     yield known
@@ -107,8 +113,11 @@ class FileDiscovery:
             await self._sleep(self._config.look_seconds * (1.0 + jitter))
 
 
-def _look(path: Path, before: _Look | None) -> _Look:
-    """Look at the file, and read it where that may tell something new; never raises."""
+def _look(path: Path, before: _Look | None, *, in_use: bool) -> _Look:
+    """Look at the file, and read it where that may tell something new; never raises.
+
+    `in_use` says that there is a list to keep.
+    """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -118,23 +127,26 @@ def _look(path: Path, before: _Look | None) -> _Look:
         is_same = before is not None and identity == before.identity
         if before is not None and is_same and before.is_settled:
             return before._replace(backends=None)
-        if is_same or _is_complete(identity, before):
-            return _read(path, identity, is_same=is_same)
+        is_renamed = _is_renamed(identity, before)
+        if is_same or is_renamed or before is None:
+            is_doubtful = in_use and not is_renamed
+            look = _read(path, identity, is_same=is_same, is_doubtful=is_doubtful)
+            return look._replace(is_renamed=is_renamed and look.identity == identity)
         return _Look(identity)
     except OSError as error:
         # Looked at afresh, because what was unreadable may become readable unchanged.
         return _Look(problem=f"cannot be read: {error.strerror or type(error).__name__}")
 
 
-def _is_complete(identity: _Identity, before: _Look | None) -> bool:
-    """Return whether the file was there before we came, or was renamed over another one."""
-    if before is None:
-        return True
-    return before.identity is not None and before.identity[:2] != identity[:2]
+def _is_renamed(identity: _Identity, before: _Look | None) -> bool:
+    """Return whether the file was renamed over another one, and not written to since."""
+    if before is None or before.identity is None:
+        return False
+    return before.is_renamed if before.identity == identity else before.identity[:2] != identity[:2]
 
 
-def _read(path: Path, identity: _Identity, *, is_same: bool) -> _Look:
-    """Read the file.
+def _read(path: Path, identity: _Identity, *, is_same: bool, is_doubtful: bool = False) -> _Look:
+    """Read the file; a doubtful one may be half-written for ever.
 
     What was read at once is read again when it has settled: a write within the same tick of the
     file system's clock does not show in the modification time.
@@ -147,8 +159,12 @@ def _read(path: Path, identity: _Identity, *, is_same: bool) -> _Look:
     try:
         backends = parse_file(data)
     except ConfigError as error:
-        return _Look(identity, is_same, problem=str(error))
-    return _Look(identity, is_same, backends if backends or is_same else None)
+        return _Look(identity, is_settled=is_same, problem=str(error))
+    if is_doubtful and is_same and not (backends and data.endswith(b"\n")):
+        what = "has no newline at its end" if backends else "lists no backends"
+        problem = f"{what}, and was written in place; rename a whole file over it if that is meant"
+        return _Look(identity, is_settled=True, problem=problem)
+    return _Look(identity, is_settled=is_same, backends=backends if backends or is_same else None)
 
 
 def _identity(status: os.stat_result) -> _Identity:

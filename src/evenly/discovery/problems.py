@@ -31,6 +31,10 @@ class ProblemLog:
         else:
             _LOGGER.warning("%s: %s; keeping the last list (%d)", self._source, problem, kept)
 
+    def emptied(self, before: int) -> None:
+        """Say that a good list has no backends, where there were some."""
+        _LOGGER.warning("%s: lists no backends any more (%d before)", self._source, before)
+
     def solved(self, count: int) -> None:
         """Note a good list of `count` backends: the next problem is a new one."""
         if self._logged:

@@ -21,6 +21,7 @@ except ImportError as error:
     ) from error
 
 from evenly.http.errors import (
+    BodyTooLong,
     ConnectionLost,
     HttpError,
     NoBackendHttpError,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendConfig",
+    "BodyTooLong",
     "ClientConfig",
     "ConnectionLost",
     "Headers",

@@ -210,8 +210,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def write(self, *pieces: bytes) -> None:
         """Send a piece of the request's body."""
-        if self._transport is not None:
-            self._transport.writelines(pieces)
+        transport = self._transport
+        # One that broke a moment ago has told nobody yet, and asyncio warns of what it is given.
+        if transport is not None and not transport.is_closing():
+            transport.writelines(pieces)
 
     def sending_failed(self, error: Exception) -> None:
         """Learn that the rest of the request's body does not come."""

@@ -1,6 +1,7 @@
 """What a `Session` raises: every one an `HttpError`.
 
 - `ConnectionLost`: the request was sent, and no whole response came back.
+- `BodyTooLong`: the body is longer than the session keeps in memory.
 - `Timeout`, which is a `TimeoutError` too: the deadline passed.
 - `StatusError`: what `raise_for_status` raises.
 - What is refused raises HTTP's error and ours in one: `ThrottledHttpError`, `NoBackendHttpError`
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from evenly.http.response import Response
 
 __all__ = [
+    "BodyTooLong",
     "ConnectionLost",
     "Errors",
     "HttpError",
@@ -54,6 +56,10 @@ class ConnectionLost(HttpError):
 
     The connection broke, or what came was no HTTP.  The backend may have done the work.
     """
+
+
+class BodyTooLong(HttpError):
+    """Report a body longer than the session's `body_max_bytes`: read it by `stream`, in chunks."""
 
 
 class Timeout(HttpError, TimeoutError):

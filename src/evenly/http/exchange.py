@@ -15,10 +15,11 @@ from typing import Final, final
 from evenly.core.attempt import Attempt
 from evenly.core.request import Next, Outcome, Reason, Rejection, Request
 from evenly.http.connection import BadResponse, Connection, End, Lost, NotSent, Response
-from evenly.http.errors import Errors, Phase, local_message
+from evenly.http.errors import BodyTooLong, Errors, Phase, local_message
 from evenly.http.outcome import outcome_of
 from evenly.http.outgoing import Outgoing
 from evenly.http.pool import Pool
+from evenly.http.reply import TooLong
 from evenly.http.service import LOAD, Link, Service
 from evenly.http.timed import PhaseSeconds, Timed
 from evenly.runtime.client import Waiting
@@ -54,6 +55,7 @@ class Exchange(Timed):
         "_stale",
         "attempts",
         "backend",
+        "body_max_bytes",
         "content",
         "keeper",
         "outcome",
@@ -69,8 +71,12 @@ class Exchange(Timed):
         request: Request,
         errors: Errors,
         seconds: PhaseSeconds | None = None,
+        *,
+        body_max_bytes: int | None = None,
     ) -> None:
         self._service = service
+        self.body_max_bytes = body_max_bytes
+        """Of a body that is read whole; `None`: its reader knows."""
         self._request = request
         self._seconds = seconds
         self._limit_at = self._timer = None
@@ -236,18 +242,22 @@ class Exchange(Timed):
         self.outcome = outcome = self._heard(attempt, response)
         # A refusal may be tried elsewhere, and a new connection costs more than to read it.
         if is_buffered or (outcome.is_rejection and _is_small(response)):
-            return await self._read(response, outcome)
+            return await self._read(response, outcome, self.body_max_bytes if is_buffered else None)
         self.response = response
         self._leave()
         service.runtime.settled()
         response.on_end = self._ended
         return None
 
-    async def _read(self, response: Response, outcome: Outcome) -> Outcome:
+    async def _read(self, response: Response, outcome: Outcome, most: int | None) -> Outcome:
         try:
-            self.content = await response.read()
+            self.content = await response.read(most)
         except Lost as error:
             return self._lost(error)
+        except TooLong as error:
+            response.close()
+            self._error = self.too_long(str(error))
+            return outcome
         except BaseException:
             response.close()
             raise
@@ -349,6 +359,10 @@ class Exchange(Timed):
         self._error = self._errors.lost(message, is_bad_response=is_bad, phase=self._phase)
         self._error.__cause__ = error
         return Outcome.ERROR if is_bad else Outcome.LOST
+
+    def too_long(self, what: str) -> BodyTooLong:
+        """Return what to raise for a body that is not kept in memory."""
+        return BodyTooLong(f"{self.backend}: {what}: raise body_max_bytes, or use stream()")
 
     def _timed_out(self) -> Exception:
         where = self._service.name if self.backend is None else self.backend

@@ -14,7 +14,16 @@ from typing import Final, Protocol, final
 
 from evenly.errors import UsageError
 
-__all__ = ["UNREAD_MAX_BYTES", "BadResponse", "End", "Lost", "NotSent", "Response", "Source"]
+__all__ = [
+    "UNREAD_MAX_BYTES",
+    "BadResponse",
+    "End",
+    "Lost",
+    "NotSent",
+    "Response",
+    "Source",
+    "TooLong",
+]
 
 # While more of a body than this waits for its reader, its connection is not read.
 UNREAD_MAX_BYTES: Final = 65_536
@@ -30,6 +39,10 @@ class Lost(Exception):
 
 class BadResponse(Lost):
     """Report that what arrived was no HTTP, or more of it than anybody should send."""
+
+
+class TooLong(Exception):
+    """Report that a body is longer than its reader takes; nothing of it was taken."""
 
 
 @final
@@ -147,10 +160,19 @@ class Response:
             await self._more()
         return self._take()
 
-    async def read(self) -> bytes:
-        """Return the whole rest of the body; raise `Lost` if it is not all there."""
+    async def read(self, max_bytes: int | None = None) -> bytes:
+        """Return the whole rest of the body; raise `Lost` if it is not all there.
+
+        Raise `TooLong` as soon as it is known to be longer than `max_bytes`.
+        """
+        if max_bytes is not None and self._end is None:
+            length = self.get(b"content-length")
+            if length is not None and length.isdigit() and int(length) > max_bytes:
+                raise TooLong(f"the body has {int(length)} bytes, and {max_bytes} are taken")
         if self._end is None:
-            await self._all()
+            await self._until_all_or(max_bytes)
+        if max_bytes is not None and self.unread > max_bytes:
+            raise TooLong(f"the body has more than the {max_bytes} bytes that are taken")
         if self._end is not End.COMPLETE:
             return self._ended()
         return self._take() if self._chunks else b""
@@ -207,11 +229,11 @@ class Response:
             raise type(self._error)(*self._error.args) from self._error.__cause__
         return b""
 
-    async def _all(self) -> None:
+    async def _until_all_or(self, max_bytes: int | None) -> None:
         # Nothing is taken before all is there, so that a cancelled call takes nothing.
         self._wants_all = True
         try:
-            while self._end is None:
+            while self._end is None and (max_bytes is None or self.unread <= max_bytes):
                 await self._more()
         finally:
             self._wants_all = False

@@ -166,11 +166,19 @@ class StreamedResponse(Response):
         return chunk
 
     async def read(self) -> bytes:
-        """Read what has not been read yet, and keep it as `content`."""
+        """Read what has not been read yet, and keep it as `content`.
+
+        Raise `BodyTooLong` if that is more than the session's `body_max_bytes`.
+        """
         if self._content is None:
-            chunks = []
+            chunks, size, most = [], 0, self._exchange.body_max_bytes
             while chunk := await self._exchange.next_chunk():
                 chunks.append(chunk)
+                size += len(chunk)
+                if most is not None and size > most:
+                    self.close()
+                    what = f"the body has more than the {most} bytes that are taken"
+                    raise self._exchange.too_long(what)
             self._content = b"".join(chunks)
             self._is_read = True
         return self._content

@@ -22,6 +22,7 @@ from evenly.http.connection import Lost, NotSent, Response
 from evenly.http.message import check_visible
 from evenly.http.outgoing import Outgoing, Prepared
 from evenly.http.pool import Pool, PoolEvent
+from evenly.http.reply import TooLong
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
 from evenly.runtime.sharing import Registry
@@ -34,6 +35,8 @@ LOAD: Final = load_header.KEY.encode()
 _IDLE_SECONDS: Final = 1.5
 _NOT_SERVING: Final = 503
 _CHECK_REQUEST: Final = Request()
+# Of the answer to a health check; more is not worth its connection.
+_CHECK_MAX_BYTES: Final = 65_536
 _EVENTS: Final = {
     PoolEvent.OPENED: ConnectionEvent.OPENED,
     PoolEvent.REFUSED: ConnectionEvent.REFUSED,
@@ -191,10 +194,11 @@ class Service:
                 response = await connection.request("GET", head)
                 self._heard(link, response)
                 try:
-                    await response.read()  # So that the connection can be used again.
+                    # So that the connection can be used again.
+                    await response.read(_CHECK_MAX_BYTES)
                 finally:
                     response.close()
-        except (TimeoutError, NotSent, Lost):
+        except (TimeoutError, NotSent, Lost, TooLong):
             return  # Silence says enough, and the pool the rest.
 
     def _heard(self, link: Link, response: Response) -> None:

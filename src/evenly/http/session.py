@@ -10,9 +10,11 @@ It follows no redirects, keeps no cookies and decodes no compression: services t
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
 import re
 import ssl as tls
+import sys
 from collections.abc import AsyncIterable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import TracebackType
@@ -26,7 +28,7 @@ from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.discovery.target import Discovery
 from evenly.errors import ConfigError, UsageError
 from evenly.http.client import HEALTH_PATH, IDEMPOTENT, Client
-from evenly.http.errors import SessionErrors, refused_by_backend
+from evenly.http.errors import BodyTooLong, SessionErrors, refused_by_backend
 from evenly.http.exchange import Exchange
 from evenly.http.outgoing import Outgoing, Prepared, Upload
 from evenly.http.response import Response, StreamedResponse
@@ -73,9 +75,10 @@ class Session:
 
     `target` is `dns:///name:port`, `static:host:port,host:port`, `file:/path`, or a `Discovery` of
     your own.  `timeout_seconds` covers a request until the end of its response; `None` is for ever,
-    and an inherited deadline can only shorten it.  With `ssl`, connections are made with TLS, and
-    backends have to be who `host` says: by default the name in the target.  Sessions and transports
-    with the same arguments share their connections and decisions.
+    and an inherited deadline can only shorten it.  Of a body that is read whole, at most
+    `body_max_bytes` are kept; `None` is as many as come.  With `ssl`, connections are made with
+    TLS, and backends have to be who `host` says: by default the name in the target.  Sessions and
+    transports with the same arguments share their connections and decisions.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Session:
         base_path: str = "",
         headers: HeadersGiven = (),
         timeout_seconds: float | None = 30.0,
+        body_max_bytes: int | None = 64 * 2**20,
         config: ClientConfig | None = None,
         ssl: tls.SSLContext | None = None,
         host: str | None = None,
@@ -93,6 +97,8 @@ class Session:
     ) -> None:
         if timeout_seconds is not None:
             check.positive("timeout_seconds", timeout_seconds)
+        if body_max_bytes is not None:
+            check.count("body_max_bytes", body_max_bytes, 1, sys.maxsize)
         if base_path and (not base_path.startswith("/") or base_path.endswith("/")):
             raise ConfigError(f"base_path must be like /v1 or empty, not {base_path!r:.100}")
         self._client = Client(
@@ -102,6 +108,7 @@ class Session:
         self._headers = tuple(_items(headers))
         self._prepared = Prepared(self._headers)
         self._timeout_seconds = timeout_seconds
+        self._body_max_bytes = body_max_bytes
         self._host = None if host is None else check_host(host)
 
     async def __aenter__(self) -> Session:
@@ -223,7 +230,8 @@ class Session:
         if isinstance(timeout_seconds, _Default):
             timeout_seconds = self._timeout_seconds
         request = outgoing_request(service.loop.time(), timeout_seconds, idempotent=idempotent)
-        return Exchange(service, message, request, _ERRORS), url
+        exchange = Exchange(service, message, request, _ERRORS, body_max_bytes=self._body_max_bytes)
+        return exchange, url
 
 
 @final
@@ -252,7 +260,8 @@ class Streaming:
         if response.status >= 400:
             refused = refused_by_backend(response, exchange.outcome)
             if refused is not None:
-                await response.read()
+                with contextlib.suppress(BodyTooLong):  # The refusal says enough.
+                    await response.read()
                 raise refused
         return response
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 
@@ -10,9 +11,10 @@ __all__ = ["DATAGRAMS_PER_TURN", "open_bound", "open_unbound"]
 DATAGRAMS_PER_TURN = 100
 """How many are read in one turn of the event loop, about a millisecond's work; then others run."""
 
-# The kernel's default holds some 270 small datagrams: less than a busy loop lets pile up.  It may
-# grant less than this.
-_RECEIVE_BUFFER_BYTES = 2**20
+# The kernel's default holds some 270 small datagrams: less than a busy loop lets pile up, and less
+# than a flood brings in a millisecond.  Who is not privileged gets `net.core.rmem_max` at most.
+_RECEIVE_BUFFER_BYTES = 4 * 2**20
+_SO_RCVBUFFORCE = 33  # Linux's; the socket module has no name for it.
 _EVERYWHERE = "::"
 _NOT_HERE = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
@@ -23,6 +25,8 @@ def open_unbound(family: int) -> socket.socket:
     # Never less than an operator has set for all sockets.
     if sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < _RECEIVE_BUFFER_BYTES:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+        with contextlib.suppress(OSError):  # Who may not is content with the above.
+            sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_BYTES)
     return sock
 
 
