@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -17,6 +19,7 @@ import evenly.grpc.sync
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.retry import RetryConfig
 from evenly.grpc import ClientConfig, ProbeConfig
+from evenly.grpc.sync import connection as connection_module
 from tests.grpc_sync.backends import (
     LONG_SECONDS,
     SERVICE,
@@ -322,3 +325,48 @@ def test_all_backends_gone_fails_at_once_and_says_so(behavior: Behavior) -> None
         with pytest.raises(evenly.NoBackend):
             next(channel.unary_stream(method("Count"))(b"a"))
         assert active(channel) == 0
+
+
+@pytest.mark.parametrize("is_future", [False, True], ids=["waited for", "future"])
+def test_a_call_that_met_a_goaway_waits_for_its_connection_to_show_it(
+    monkeypatch: pytest.MonkeyPatch, is_future: bool
+) -> None:
+    """gRPC ends such a call before its channel leaves READY; no backend has processed it."""
+    backends = [Behavior(), Behavior()]
+    requests: list[bytes] = []
+
+    def go_away(request: bytes, context: grpc.ServicerContext) -> bytes:
+        requests.append(request)
+        if len(requests) == 1:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "Stream removed (GOAWAY received)")
+        return request
+
+    for backend in backends:
+        monkeypatch.setattr(backend, "echo", go_away)
+    with (
+        plain_backend(backends[0]) as one,
+        plain_backend(backends[1]) as two,
+        channel_to(one, two, config=WITHOUT_UDP) as channel,
+    ):
+        service = channel.start()
+        wait_until(lambda: sum(c.is_ready for c in list(service.connections.values())) == 2)
+        looks: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            looks.append(seconds)
+            if len(looks) == 2:
+                for connection in list(service.connections.values()):
+                    if connection.active:
+                        connection._moved(grpc.ChannelConnectivity.IDLE)
+
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+        with monkeypatch.context() as patched:
+            patched.setattr(connection_module, "time", clock)
+            echo = channel.unary_unary(method("Echo"))
+            if is_future:
+                answer = echo.future(b"a", timeout=LONG_SECONDS).result(LONG_SECONDS)
+            else:
+                answer = echo(b"a", timeout=LONG_SECONDS)
+        assert answer == b"a"
+        assert len(requests) == 2
+        assert len(looks) >= 2

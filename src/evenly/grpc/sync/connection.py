@@ -23,6 +23,7 @@ from evenly.grpc.connection import State
 from evenly.grpc.health_client import CHECK, EVERYTHING, UNANSWERED, WATCH, is_serving
 from evenly.grpc.sync.background import Background
 from evenly.grpc.sync.forking import CLOSING
+from evenly.grpc.target import is_unsent
 
 __all__ = ["Connection", "Owner", "Parked"]
 
@@ -31,6 +32,9 @@ __all__ = ["Connection", "Owner", "Parked"]
 _CHECKS_BEFORE_WATCH = 2
 # gRPC's thread looks five times a second whether anybody is still subscribed.
 _POLL_SECONDS = 0.25
+# How often, and after how long, to look at a connection that was told to go away.
+_GOAWAY_LOOKS = 30
+_LOOK_SECONDS = 0.003
 
 
 class Owner(Protocol):
@@ -134,6 +138,16 @@ class Connection:
                 target=self._watch, args=(self._watch_call,), name="evenly-watch", daemon=True
             )
             thread.start()
+
+    def wait_for_goaway(self, details: str | None) -> None:
+        """Let the connection show that the backend asked it to go away, if gRPC says so of a call.
+
+        Calls end some milliseconds before a thread of gRPC's says that their connection does.
+        """
+        looks = _GOAWAY_LOOKS if is_unsent(details, self.backend.address) else 0
+        while self.is_ready and looks:
+            looks -= 1
+            time.sleep(_LOOK_SECONDS)
 
     def close(self) -> None:
         """Close the channel and wait for that; calls that have not ended are cancelled.

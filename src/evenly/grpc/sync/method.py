@@ -129,6 +129,7 @@ class Method:
             else:
                 service.settle(attempt, connection, _OK, inner.trailing_metadata())
                 return response, _described(inner, attempt, attempts)
+            connection.wait_for_goaway(failure.details())
             outcome, verdict = service.settle(
                 attempt,
                 connection,
