@@ -112,3 +112,94 @@ def test_readers_of_the_text_find_nothing_to_refuse(report: LoadReport, memory: 
     expected = {"cpu_utilization": report.utilization, "rps_fractional": report.qps}
     for key, number in expected.items():
         assert numbers.get(key, 0.0) == pytest.approx(number, rel=5.01e-6, abs=5e-324)
+
+
+MESSAGE = OrcaLoadReport(
+    cpu_utilization=0.5,
+    rps_fractional=100.0,
+    eps=1.0,
+    mem_utilization=0.2,
+    rps=7,
+    named_metrics={"a": 1.0},
+    request_cost={"b": 2.0},
+).SerializeToString()
+READ = LoadReport(utilization=0.5, qps=100.0, eps=1.0)
+APPLICATION = OrcaLoadReport(
+    application_utilization=0.7, cpu_utilization=0.5, rps_fractional=1.0
+).SerializeToString()
+
+
+def numbers(report: LoadReport | None) -> tuple[float, float, float] | None:
+    return None if report is None else (report.utilization, report.qps, report.eps)
+
+
+@unhurried
+@given(report=load_reports)
+def test_what_we_write_we_read(report: LoadReport) -> None:
+    said = orca.parse_message(orca.serialize(report))
+
+    is_weight = report.utilization > 0.0 and report.qps > 0.0
+    assert numbers(said) == (numbers(report) if is_weight else None)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"BIN " + base64.b64encode(MESSAGE),
+        b"BIN " + base64.b64encode(MESSAGE).rstrip(b"="),
+        b"TEXT cpu_utilization=0.5,rps_fractional=100,eps=1,named_metrics.a=1",
+        b"TEXT cpu_utilization = 0.5 , rps_fractional=1e2, eps=1.0",
+        b'JSON {"cpu_utilization": 0.5, "rps_fractional": 100, "eps": 1, "a": {"eps": 2}}',
+        b'JSON {"cpuUtilization": "0.5", "rpsFractional": 100.0, "eps": 1}',
+    ],
+)
+def test_every_form_of_the_header_is_read(header: bytes) -> None:
+    assert numbers(orca.parse_header(header)) == numbers(READ)
+
+
+def test_the_applications_own_utilization_outranks_the_cpus() -> None:
+    assert numbers(orca.parse_message(APPLICATION)) == (0.7, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "TEXT cpu_utilization=0.5,rps_fractional=1",
+        b"",
+        b"cpu_utilization=0.5,rps_fractional=1",
+        b"TEXT rps_fractional=1",
+        b"TEXT cpu_utilization=0.5",
+        b"TEXT cpu_utilization=0.5,cpu_utilization=0.5,rps_fractional=1",
+        b"TEXT cpu_utilization=nan,rps_fractional=1",
+        b"TEXT cpu_utilization=-1,rps_fractional=1",
+        b"TEXT cpu_utilization=1_0,rps_fractional=1",
+        b'JSON {"cpu_utilization": NaN, "rps_fractional": 1}',
+        b'JSON {"cpu_utilization": 1e999, "rps_fractional": 1}',
+        b'JSON {"cpu_utilization": true, "rps_fractional": 1}',
+        b'JSON {"cpu_utilization": 0.5, "cpuUtilization": 0.5, "rps_fractional": 1}',
+        b'JSON {"a": ' + b"[" * 4_000,
+        b'JSON {"eps": ' + b"9" * 4_000 + b"}",
+        b"TEXT cpu_utilization=0.5,rps_fractional=1," + b"x" * orca.MAX_LENGTH,
+        b"BIN !",
+    ],
+)
+def test_what_tells_no_weight_is_no_report(header: object) -> None:
+    assert orca.parse_header(header) is None
+
+
+@unhurried
+@given(
+    form=st.sampled_from([b"BIN ", b"TEXT ", b"JSON ", b"JSON {", b""]),
+    start=st.binary(max_size=40),
+    cut=st.integers(0, len(MESSAGE)),
+    rest=st.binary(max_size=40),
+)
+def test_hostile_bytes_raise_nothing(form: bytes, start: bytes, cut: int, rest: bytes) -> None:
+    data = start + MESSAGE[cut:] + rest
+    for said in (
+        orca.parse_message(data),
+        orca.parse_header(form + data),
+        orca.parse_header(form + base64.b64encode(data)),
+    ):
+        assert said is None or all(math.isfinite(number) for number in numbers(said) or ())

@@ -205,6 +205,17 @@ class ClientTask:
         self._throttle.record_report(view.report.admits, now)
         self._policy.record_report(view, view.report, now, is_probe=False)
 
+    def wants_orca(self, view: BackendView) -> bool:
+        """Return whether what a response says in ORCA is news: our own words are, or were it."""
+        return self._clock() - max(view.reported_at, view.orca_at) > _REPEAT_SECONDS
+
+    def record_orca(self, backend: Backend, report: LoadReport) -> None:
+        """Learn what a backend that is not ours says of its load: it makes its weight."""
+        view = self._membership.view(backend)
+        if view is not None:
+            view.orca = report
+            view.orca_at = self._clock()
+
     def record_serving(self, backend: Backend, *, serving: bool) -> None:
         """Learn what `grpc.health.v1` Watch, or a readiness check, says of a backend."""
         now = self._clock()

@@ -23,6 +23,7 @@ from evenly.http.reply import TooLong
 from evenly.http.service import LOAD, Link, Service
 from evenly.http.timed import PhaseSeconds, Timed
 from evenly.runtime.client import Waiting
+from evenly.wire import orca
 from evenly.wire.metadata import REJECT_KEY
 
 __all__ = ["Exchange"]
@@ -36,6 +37,7 @@ _OK: Final = Outcome.OK
 _RETRY: Final = Next.RETRY
 _READ: Final = Phase.READ
 _REJECT: Final = REJECT_KEY.encode()
+_ORCA: Final = orca.HTTP_KEY.encode()
 
 
 @final
@@ -276,9 +278,12 @@ class Exchange(Timed):
         load = response.get(LOAD)
         is_reported = load is not None and runtime.heard_load(backend, load)
         status = response.status
-        if status < 400:
-            if load is None:
+        if load is None:
+            if status < 400:
                 runtime.heard_nothing(backend)
+            if runtime.task.wants_orca(attempt.view):
+                runtime.heard_orca(backend, orca.parse_header(response.get(_ORCA)))
+        if status < 400:
             return _OK
         has_deadline = self._request.deadline_at is not None
         return outcome_of(status, response, is_reported=is_reported, has_deadline=has_deadline)

@@ -329,6 +329,12 @@ class ClientRuntime:
         with self.lock:
             self.task.record_repeat(backend)
 
+    def heard_orca(self, backend: Backend, report: LoadReport | None) -> None:
+        """Learn what a response says in ORCA, if it could be read."""
+        if report is not None:
+            with self.lock:
+                self.task.record_orca(backend, report)
+
     def heard_serving(self, backend: Backend, *, is_serving: bool) -> None:
         """Learn what a health service says of its backend."""
         with self.lock:

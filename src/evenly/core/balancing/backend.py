@@ -96,6 +96,8 @@ class BackendView:
         "load",
         "mean_qps",
         "mean_used",
+        "orca",
+        "orca_at",
         "probed_at",
         "report",
         "reported_at",
@@ -143,6 +145,10 @@ class BackendView:
         self.reported_at = -math.inf
         self.told_at = -math.inf
         """When a report last came with a response; in between they are left out."""
+        self.orca: LoadReport | None = None
+        self.orca_at = -math.inf
+        """What a backend that is not ours said in ORCA, and when.  It makes weights and nothing
+        else: it has no state, no queue and no word on what is admitted."""
         self.reports_since: float | None = None
         """Since when its reports have been usable for a weight without a gap."""
         self.mean_qps = 0.0
@@ -220,8 +226,22 @@ class BackendView:
         self.error_load = min(_MAX_ERROR_LOAD, round(errors))
         self.load = self.active + self.error_load
 
+    def newest_report(self) -> tuple[LoadReport | None, float]:
+        """Return what it last said of its rates, in our words or ORCA's, and when."""
+        if self.orca_at > self.reported_at:
+            return self.orca, self.orca_at
+        return self.report, self.reported_at
+
+    def forget_orca(self) -> None:
+        """Forget what was said in ORCA, which names no process: it may have been another's."""
+        if self.orca is not None:
+            self.orca = None
+            self.orca_at = -math.inf
+            self.reports_since = None
+
     def snapshot(self, now: float) -> BackendSnapshot:
         """Return what is known now."""
+        report, _ = self.newest_report()
         return BackendSnapshot(
             address=self.backend.address,
             index=self.backend.index,
@@ -230,7 +250,7 @@ class BackendView:
             active=self.active,
             errors=self.errors(now),
             weight=self.weight,
-            utilization=None if self.report is None else self.report.utilization,
+            utilization=None if report is None else report.utilization,
         )
 
 

@@ -68,6 +68,7 @@ class Candidates:
         # backends report; where they do not, it may be a new process.
         if tier == _HEALTHY and (view.tier == _LAME_DUCK or view.report is None):
             view.healthy_since = now
+            view.forget_orca()
         view.tier = tier
         if tier != _NOWHERE:
             self._tiers[tier][view] = None

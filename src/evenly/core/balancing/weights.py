@@ -102,8 +102,8 @@ class Weights:
 
     def _known_weight(self, view: BackendView, now: float) -> float:
         config = self._config
-        report = view.report
-        if report is None or now - view.reported_at >= config.expiry_seconds:
+        report, reported_at = view.newest_report()
+        if report is None or now - reported_at >= config.expiry_seconds:
             view.reports_since = None
             return 0.0
         used = _used(report, config.error_penalty)

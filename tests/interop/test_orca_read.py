@@ -1,0 +1,93 @@
+"""Stock backends that report in ORCA are balanced by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from evenly.core.balancing.policies.catalogue import PolicyConfig
+from evenly.core.balancing.weights import WeightConfig
+from evenly.core.client_task import ClientTaskConfig, ClientTaskSnapshot
+from evenly.core.report import LoadReport
+from evenly.http.session import Session
+from evenly.probe.config import ProbeConfig
+from evenly.runtime.client_config import ClientConfig
+from evenly.wire import orca
+from tests.http.raw_backend import Arrival, Handler, raw_backends, reply
+
+USED = (0.2, 0.8)
+CONFIG = ClientConfig(
+    task=ClientTaskConfig(
+        policy=PolicyConfig(
+            name="weighted_round_robin",
+            weights=WeightConfig(
+                blackout_seconds=0.0, slow_start_seconds=0.0, smoothing_seconds=0.1
+            ),
+        )
+    ),
+    probe=ProbeConfig(is_on=False),
+)
+
+
+def said(used: float) -> LoadReport:
+    return LoadReport(utilization=used, qps=100.0)
+
+
+async def until_weighed(
+    send: Callable[[], Awaitable[object]], snapshot: Callable[[], ClientTaskSnapshot]
+) -> None:
+    """Send until the idle backend weighs more than twice what the busy one does."""
+    async with asyncio.timeout(60.0):
+        while True:
+            for _ in range(4):
+                await send()
+            by_used = {one.utilization: one.weight for one in snapshot().backends}
+            idle, busy = (by_used.get(used) for used in USED)
+            if idle is not None and busy is not None and idle > 2.0 * busy:
+                return
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("status", [200, 404])
+async def test_http(status: int) -> None:
+    def reporting(used: float) -> Handler:
+        async def answer(_: Arrival) -> bytes:
+            return reply(status, b"", (orca.HTTP_KEY, orca.text(said(used))))
+
+        return answer
+
+    async with raw_backends(2) as backends:
+        for backend, used in zip(backends, USED, strict=True):
+            backend.handler = reporting(used)
+        target = "static:" + ",".join(backend.address for backend in backends)
+        async with Session(target, config=CONFIG) as session:
+            await until_weighed(lambda: session.get("/"), session.snapshot)
+
+
+async def test_grpc_takes_the_trailer_away_before_anybody_reads_it() -> None:
+    """Be the reason why only HTTP's header is read: the day this fails, read the trailer too."""
+
+    async def do(request: bytes, context: Any) -> bytes:
+        trailers = ((orca.GRPC_KEY, orca.serialize(said(0.5))), ("x-other-bin", b"1"))
+        context.set_trailing_metadata(trailers)
+        return request
+
+    method = grpc.unary_unary_rpc_method_handler(do)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("test.Stock", {"Do": method}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary("/test.Stock/Do")(b"")
+            await call
+            assert list(await call.trailing_metadata()) == [("x-other-bin", b"1")]
+    finally:
+        await server.stop(None)
