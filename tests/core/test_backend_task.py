@@ -83,14 +83,18 @@ def new_task(
     draw: float = 0.5,
     slack: float = 0.0,
     harmless_seconds: float = 0.0,
+    burst_seconds: float = 0.0,
     boot: int = BOOT,
     observer: Observer = NO_OBSERVER,
 ) -> BackendTask:
     # Without the slack, so that the ramps' numbers are the design's, and with no queue that is too
-    # short to be refused at once; both have tests of their own.
+    # short to be refused at once, nor too new; all have tests of their own.
     return BackendTask(
         replace(
-            config or BackendTaskConfig(), runnable_slack=slack, harmless_seconds=harmless_seconds
+            config or BackendTaskConfig(),
+            runnable_slack=slack,
+            harmless_seconds=harmless_seconds,
+            burst_seconds=burst_seconds,
         ),
         clock=clock or ManualClock(),
         rng=Draw(draw),
@@ -150,7 +154,7 @@ def test_what_ends_within_ten_milliseconds_is_averaged_together() -> None:
     clock = ManualClock()
     together = new_task(clock=clock)
     alone = new_task(clock=clock, observer=Seen())
-    for task in (together, alone):
+    for task in (together, alone, together, alone):  # The first two are taken whole.
         first = admitted(task)
         clock.advance(0.1)
         first.finish(Outcome.OK, 0.01)
@@ -171,7 +175,7 @@ def test_what_ends_within_ten_milliseconds_is_averaged_together() -> None:
     assert alone.report().latency_seconds == pytest.approx(seconds, rel=0.03)
     assert together._averages.mean_cpu_seconds == pytest.approx(0.01 + gain * (0.002 - 0.01))
     assert alone._averages.mean_cpu_seconds == pytest.approx(0.01 + gain * (0.002 - 0.01))
-    assert together.finished == alone.finished == 4
+    assert together.finished == alone.finished == 5
 
 
 def test_what_ended_is_counted_before_what_ends_otherwise_and_before_the_process() -> None:
@@ -735,10 +739,66 @@ def test_before_anything_was_served_every_burst_is_harmless() -> None:
     assert admitted_by(task) == [True] * 4
 
 
+# Four hundred that sleep, or whose bodies do not come: nobody knows that they want no CPU.
+def test_before_one_was_served_no_queue_is_evidence_however_long_it_lasts() -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock, burst_seconds=0.25)
+    for _ in range(200):
+        task.record_signal("runnable", 400.0)
+        clock.advance(0.01)
+    assert admitted_by(task) == [True] * 4
+
+    admitted(task).finish(Outcome.OK, 0.05)
+    task.record_signal("runnable", 400.0)
+    assert admitted_by(task) == [False, False, False, True]  # The average has yet to rise.
+
+
+@pytest.mark.parametrize(
+    ("runnable", "is_admitted"),
+    [
+        pytest.param(400.0, True, id="400 of 0.6 ms: 240 ms"),
+        pytest.param(430.0, False, id="430: 258 ms"),
+    ],
+)
+def test_a_burst_at_an_idle_cpu_is_refused_only_beyond_a_quarter_of_a_second(
+    runnable: float, is_admitted: bool
+) -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock, burst_seconds=0.25)
+    for _ in range(2):
+        admitted(task).finish(Outcome.OK, 0.0006)
+    task.record_signal("runnable", 0.0)
+    clock.advance(1.0)
+    task.record_signal("runnable", runnable)
+    assert admitted_by(task)[Criticality.CRITICAL] is is_admitted
+
+    # After a tenth of a second the CPU is no longer idle, and a second later the queue has lasted.
+    for _ in range(100):
+        clock.advance(0.01)
+        task.record_signal("runnable", runnable)
+    assert admitted_by(task)[Criticality.CRITICAL] is is_admitted
+    for _ in range(30):
+        clock.advance(0.01)
+        task.record_signal("runnable", runnable)
+    assert admitted_by(task) == [False] * 4
+
+
+def test_a_burst_at_a_busy_cpu_is_refused_at_once() -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock, burst_seconds=0.25)
+    for _ in range(2):
+        admitted(task).finish(Outcome.OK, 0.0006)
+    for _ in range(300):
+        task.record_signal("runnable", 1.0)
+        clock.advance(0.01)
+    task.record_signal("runnable", 400.0)
+    assert admitted_by(task)[Criticality.CRITICAL] is False
+
+
 def test_what_a_request_costs_is_averaged_over_about_twenty() -> None:
     clock = ManualClock()
     task = new_task(clock=clock, harmless_seconds=0.05)
-    for cpu_seconds in (0.01, 0.03):
+    for cpu_seconds in (0.05, 0.01, 0.03):  # The first is forgotten with the second.
         served = admitted(task)
         clock.advance(0.1)
         served.finish(Outcome.OK, cpu_seconds)
@@ -935,8 +995,14 @@ def test_latency_follows_the_requests_that_were_served() -> None:
     second = admitted(task)
     clock.advance(4.0)
     second.finish(Outcome.OK)
-    # Then 5 % of each further one: 2 + 0.05 · (4 − 2) s, where 2 + 0.05 · (1 − 2) were active.
-    assert task.report().latency_seconds == pytest.approx(2.1 * 1 / 1.95)
+    # So is the second: the first loads what the others find loaded.
+    assert task.report().latency_seconds == 4.0
+
+    third, _other = admitted(task), admitted(task)
+    clock.advance(2.0)
+    third.finish(Outcome.OK)
+    # Then 5 % of each further one: 4 + 0.05 · (2 − 4) s, where 1 + 0.05 · (2 − 1) were active.
+    assert task.report().latency_seconds == pytest.approx(3.9 * 2 / 1.05)
 
 
 # One that nobody sends to because it was slow would otherwise go on saying so for ever.
@@ -970,9 +1036,10 @@ def test_a_clock_that_steps_back_during_a_request_counts_as_no_time() -> None:
     seen = Seen()
     clock = OddClock()
     task = new_task(clock=clock, observer=seen)
-    first = admitted(task)
-    clock.now += 2.0
-    first.finish(Outcome.OK)
+    for _ in range(2):
+        first = admitted(task)
+        clock.now += 2.0
+        first.finish(Outcome.OK)
     second = admitted(task)
     clock.now -= 3_600.0
     second.finish(Outcome.OK)

@@ -13,7 +13,7 @@ from evenly.testing import ManualClock
 
 def backend(cores: float = 2.0) -> tuple[BackendTask, ManualClock]:
     clock = ManualClock()
-    config = BackendTaskConfig(cores=cores, runnable_slack=4.0)
+    config = BackendTaskConfig(cores=cores, runnable_slack=4.0, burst_seconds=0.0)
     return BackendTask(config, clock=clock, rng=random.Random(1), boot=1), clock
 
 

@@ -65,7 +65,7 @@ def client_story(recorder: Recorder) -> list[tuple[str, dict[str, Any]]]:
 
 def backend_story(recorder: Recorder) -> list[tuple[str, dict[str, Any]]]:
     clock = ManualClock()
-    config = BackendTaskConfig()
+    config = BackendTaskConfig(burst_seconds=0.0)
     task = BackendTask(config, clock=clock, rng=random.Random(1), boot=1, observer=recorder)
     task.announce_healthy()
     admission = task.admit(REQUEST)

@@ -100,7 +100,11 @@ def test_a_backend_task_logs_changes_and_counts_requests(lines: Lines) -> None:
     clock = ManualClock()
     observer = new_observer(clock)
     task = BackendTask(
-        BackendTaskConfig(), clock=clock, rng=random.Random(1), boot=1, observer=observer
+        BackendTaskConfig(burst_seconds=0.0),
+        clock=clock,
+        rng=random.Random(1),
+        boot=1,
+        observer=observer,
     )
     task.announce_healthy()
     admission = task.admit(REQUEST)
@@ -129,7 +133,11 @@ def test_a_report_logs_that_a_signal_has_expired(lines: Lines) -> None:
     clock = ManualClock()
     observer = new_observer(clock)
     task = BackendTask(
-        BackendTaskConfig(), clock=clock, rng=random.Random(1), boot=1, observer=observer
+        BackendTaskConfig(burst_seconds=0.0),
+        clock=clock,
+        rng=random.Random(1),
+        boot=1,
+        observer=observer,
     )
     task.record_signal("runnable", 6.0)
     assert lines.take() == [("WARNING", "SHEDDABLE requests are being rejected")]

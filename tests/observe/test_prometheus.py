@@ -92,7 +92,7 @@ def new_client(observer: PrometheusObserver, clock: ManualClock, *backends: Back
 def new_backend(
     observer: PrometheusObserver, clock: ManualClock, quota: QuotaConfig | None = None
 ) -> BackendTask:
-    config = BackendTaskConfig(quota=quota)
+    config = BackendTaskConfig(quota=quota, burst_seconds=0.0)
     return BackendTask(config, clock=clock, rng=random.Random(1), boot=1, observer=observer)
 
 

@@ -23,7 +23,7 @@ from evenly.wire import datagram
 from tests.runtime.threads import threads_that_call
 
 SOON = 10.0  # Nothing here takes so long, unless it hangs.
-NO_WAIT = BackendTaskConfig(quiet_seconds=0.0, drain_seconds=60.0)
+NO_WAIT = BackendTaskConfig(burst_seconds=0.0, quiet_seconds=0.0, drain_seconds=60.0)
 
 
 @pytest.fixture

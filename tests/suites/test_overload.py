@@ -179,7 +179,7 @@ class Layer:
         self.lets_overload_through = False
         self._below = below
         self._backend_task = BackendTask(
-            BackendTaskConfig(), clock=clock, rng=random.Random(SEED), boot=1
+            BackendTaskConfig(burst_seconds=0.0), clock=clock, rng=random.Random(SEED), boot=1
         )
         self._backend_task.announce_healthy()
         self._client_task = ClientTask(config, clock=clock, rng=random.Random(SEED))

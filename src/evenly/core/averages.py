@@ -7,6 +7,9 @@ one another are summed up and averaged together.  n requests of which m is the m
 they would one by one:
 
     average ← average + (1 − (1 − gain)ⁿ) · (m − average)
+
+The first two are taken whole, each: the first request of a process loads what the others find
+loaded, and would be a third of the average twenty requests later.
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ class Averages:
     """
 
     __slots__ = (
+        "_is_begun",
         "active",
         "count",
         "cpu_seconds",
+        "is_known",
         "latency_seconds",
         "mean_cpu_seconds",
         "seconds",
@@ -41,6 +46,9 @@ class Averages:
         self.active = 0
         self.seconds = 0.0
         self.cpu_seconds = 0.0
+        self._is_begun = False
+        self.is_known = False
+        """Whether any was served."""
         self.latency_seconds = 0.0
         """From admission to the end; 0 is unknown."""
         self.usual_active = 1.0
@@ -57,8 +65,9 @@ class Averages:
 
     def record(self, count: int, seconds: float, active: float, used_seconds: float) -> None:
         """Average so many requests of which each took this."""
-        # The first ones are taken whole.
-        gain = 1.0 - (1.0 - _GAIN) ** count if self.latency_seconds else 1.0
+        gain = 1.0 - (1.0 - _GAIN) ** count if self._is_begun else 1.0
+        self._is_begun = self.is_known or count > 1
+        self.is_known = True
         self.latency_seconds += gain * (seconds - self.latency_seconds)
         self.usual_active += gain * (active - self.usual_active)
         # Where nobody meters the CPU, a request may need it all the time that it takes.

@@ -197,9 +197,9 @@ class BackendTask:
         is_harmless = False
         if name == _RUNNABLE:
             self._average()
-            mean_seconds = self._averages.mean_cpu_seconds
-            value = self._runnable.record(value, mean_seconds, now)
-            is_harmless = self._runnable.is_harmless(mean_seconds)
+            ended = self._averages
+            value = self._runnable.record(value, ended, now)
+            is_harmless = self._runnable.is_harmless(ended.mean_cpu_seconds)
         self._utilization.record(name, value, now, is_harmless=is_harmless)
         if self._observer is not NO_OBSERVER:  # This runs twice per request.
             self._show_admits(self._utilization.admits(now))

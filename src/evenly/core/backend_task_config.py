@@ -29,6 +29,10 @@ class BackendTaskConfig:
     take 50 µs each is worked off in 3 ms, and is what a busy server has."""
     harmless_seconds: float = 0.05
     """A queue that is worked off sooner than this refuses nothing at once, only when it lasts."""
+    burst_seconds: float = 0.25
+    """A queue that is worked off sooner than this refuses nothing for `rate_seconds` after the CPU
+    was idle, and however long it is, nothing before it is known what requests take: a process that
+    has just started has no evidence that it cannot do the work in time.  0: every queue counts."""
     utilization: UtilizationConfig = field(default_factory=UtilizationConfig)
     quota: QuotaConfig | None = None
     """`None`: customers have no limits."""
@@ -48,6 +52,7 @@ class BackendTaskConfig:
         check.number("runnable_slack", self.runnable_slack, 0.0, 10_000.0)
         check.number("unit_seconds", self.unit_seconds, 0.0, 3600.0)
         check.number("harmless_seconds", self.harmless_seconds, 0.0, 3600.0)
+        check.number("burst_seconds", self.burst_seconds, 0.0, 3600.0)
         check.positive("rate_seconds", self.rate_seconds)
         check.number("drain_seconds", self.drain_seconds, 0.0, 86_400.0)
         check.number("quiet_seconds", self.quiet_seconds, 0.0, 86_400.0)
