@@ -936,7 +936,7 @@ def test_a_new_process_at_an_address_starts_slowly() -> None:
 
 def test_a_new_process_at_an_address_has_averages_of_its_own() -> None:
     clock = ManualClock()
-    plain = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0)
+    plain = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0, idle_utilization=0.0)
     task = new_task(A, B, policy="weighted_round_robin", weights=plain, clock=clock)
     for backend in (A, B):
         task.record_report(backend, LoadReport(boot=BOOT, qps=100.0, utilization=1.0))
@@ -976,7 +976,7 @@ def test_a_newcomer_starts_low_at_once(policy: str) -> None:
 # 0.25² · 3,000/3 + 0.75² · 1,000/3 = 250: 100 are 6.3 standard deviations.
 def test_the_limit_does_not_upset_the_weights() -> None:
     clock = ManualClock()
-    plain = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0)
+    plain = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0, idle_utilization=0.0)
     task = new_task(
         A,
         B,

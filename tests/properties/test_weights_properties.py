@@ -14,9 +14,13 @@ from evenly.core.report import LoadReport
 
 unhurried = settings(deadline=None)
 START = 1_000.0
-# Bounds out of the way, so that a ratio of weights is a ratio of what they are made of.
+# Bounds and trust out of the way: a ratio of weights is a ratio of what they are made of.
 PLAIN = WeightConfig(
-    blackout_seconds=0.0, slow_start_seconds=0.0, min_ratio=0.001, max_ratio=1000.0
+    blackout_seconds=0.0,
+    slow_start_seconds=0.0,
+    idle_utilization=0.0,
+    min_ratio=0.001,
+    max_ratio=1000.0,
 )
 
 # Quotients from 1 / 2 to 20 / 0.5, so that none is a thousand times the mean.

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import final
 
 from evenly.core.observer import Observer
+from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Request
+from evenly.sim.machine import Machine
 from evenly.sim.recorder import Second
 from evenly.sim.scenario import Scenario
 from evenly.sim.world import World
@@ -70,6 +72,21 @@ class Story:
                 client.task.update(backends)
 
         self.world.stage.events.at(at, update)
+
+    def distort(self, machine: Machine, change: Callable[[LoadReport], LoadReport]) -> None:
+        """Have a backend report other numbers than its own, from the beginning."""
+
+        def begin() -> None:
+            assert machine.process is not None
+            task = machine.process.task
+            report = task.report
+
+            def distorted() -> LoadReport:
+                return change(report())
+
+            task.report = distorted  # type: ignore[method-assign]
+
+        self.world.stage.events.at(0.0, begin)
 
     def tell(self) -> None:
         """Tell it to its end, until nothing is under way; and nothing may have been violated.

@@ -15,7 +15,7 @@ from evenly.errors import ConfigError
 START = 1_000.0
 # Old enough for slow start and blackout to be over.
 READY = START + 10.0
-PLAIN = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0)
+PLAIN = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0, idle_utilization=0.0)
 
 
 def new_view(
@@ -74,6 +74,56 @@ def test_a_report_that_says_too_little_makes_no_weight(
     Weights(PLAIN).refresh([view, slow, fast], READY)
 
     assert (view.weight, slow.weight, fast.weight) == (1.0, 0.5, 1.5)
+
+
+# 100 requests per second each; the second says 4 times the utilization of the first, and so is
+# worth 0.25 of it.  Their median is 0.625 of it, and what is believed of each is
+# u² / (u² + 0.1²):  at 0.1 and 0.4: 1/2 and 16/17; at 0.01 and 0.04: 1/101 and 16/116.
+@pytest.mark.parametrize(
+    ("utilizations", "expected"),
+    [
+        pytest.param(
+            (0.1, 0.4), (16 / 17 * 0.25 + 1 / 17 * 0.625) / (0.5 + 0.5 * 0.625), id="at a tenth"
+        ),
+        pytest.param(
+            (0.01, 0.04),
+            (16 / 116 * 0.25 + 100 / 116 * 0.625) / (1 / 101 + 100 / 101 * 0.625),
+            id="idle: nearly equal, 0.91",
+        ),
+    ],
+)
+def test_a_quotient_is_trusted_as_far_as_a_backend_is_busy(
+    utilizations: tuple[float, float], expected: float
+) -> None:
+    one, other = (new_view(qps=100.0, utilization=used) for used in utilizations)
+    Weights(replace(PLAIN, idle_utilization=0.1)).refresh([one, other], READY)
+
+    assert other.weight / one.weight == pytest.approx(expected)
+
+
+def test_one_that_fails_at_no_cost_is_believed() -> None:
+    good, failing = (new_view(qps=100.0, utilization=0.01, eps=eps) for eps in (0.0, 100.0))
+    Weights(replace(PLAIN, idle_utilization=0.1)).refresh([good, failing], READY)
+
+    assert failing.weight < 0.15 * good.weight
+
+
+@pytest.mark.parametrize(
+    ("utilization", "idle", "expected"),
+    [
+        pytest.param(0.0, 0.1, 0.0, id="nothing known"),
+        pytest.param(0.1, 0.1, 0.5, id="as at rest"),
+        pytest.param(0.5, 0.1, 0.25 / 0.26, id="busy"),
+        pytest.param(1e15, 0.1, 1.0, id="beyond any machine"),
+        pytest.param(1e-300, 0.1, 0.0, id="too little to divide by"),
+        pytest.param(0.001, 0.0, 1.0, id="switched off"),
+        pytest.param(0.0, 0.0, 0.0, id="switched off, and nothing known"),
+    ],
+)
+def test_trust(utilization: float, idle: float, expected: float) -> None:
+    weights = Weights(WeightConfig(idle_utilization=idle))
+
+    assert weights.trust(utilization) == pytest.approx(expected)
 
 
 def after_long_peace(weights: Weights, *views: BackendView) -> None:
@@ -244,7 +294,7 @@ def test_the_bounds_are_settings() -> None:
 
 
 def test_reports_count_after_the_blackout() -> None:
-    weights = Weights(WeightConfig(slow_start_seconds=0.0))
+    weights = Weights(replace(PLAIN, blackout_seconds=10.0))
     slow = new_view(qps=100.0, utilization=1.0)
     fast = new_view(qps=300.0, utilization=1.0)
     weights.refresh([slow, fast], START)
@@ -257,7 +307,7 @@ def test_reports_count_after_the_blackout() -> None:
 
 
 def test_the_blackout_begins_with_the_first_report_that_says_something() -> None:
-    weights = Weights(WeightConfig(slow_start_seconds=0.0))
+    weights = Weights(replace(PLAIN, blackout_seconds=10.0))
     a = new_view(qps=100.0, utilization=1.0)
     b = new_view()
     weights.refresh([a, b], START)
@@ -271,7 +321,7 @@ def test_the_blackout_begins_with_the_first_report_that_says_something() -> None
 
 
 def test_an_old_weight_is_forgotten_and_blacked_out_when_reports_return() -> None:
-    weights = Weights(WeightConfig(slow_start_seconds=0.0))
+    weights = Weights(replace(PLAIN, blackout_seconds=10.0))
     slow = new_view(qps=100.0, utilization=1.0)
     fast = new_view(qps=300.0, utilization=1.0)
     weights.refresh([slow, fast], START)
@@ -316,7 +366,7 @@ def test_slow_start_multiplies_a_known_weight() -> None:
     old.healthy_since = -math.inf
     newcomer = new_view(qps=300.0, utilization=1.0)
     newcomer.healthy_since = START
-    Weights(WeightConfig(blackout_seconds=0.0)).refresh([old, newcomer], START + 5.0)
+    Weights(replace(PLAIN, slow_start_seconds=10.0)).refresh([old, newcomer], START + 5.0)
 
     assert newcomer.weight / old.weight == pytest.approx(1.5)  # 3 times as capable, half warm
 
@@ -380,6 +430,8 @@ def test_without_slow_start_nobody_starts_low() -> None:
         pytest.param({"min_ratio": 1.1}, "min_ratio", id="the least above the mean"),
         pytest.param({"max_ratio": 0.9}, "max_ratio", id="the most below the mean"),
         pytest.param({"max_ratio": math.inf}, "max_ratio", id="no upper bound"),
+        pytest.param({"idle_utilization": -0.1}, "idle_utilization", id="negative rest"),
+        pytest.param({"idle_utilization": math.nan}, "idle_utilization", id="NaN rest"),
         pytest.param({"smoothing_seconds": 0.0}, "smoothing_seconds", id="averaged over nothing"),
         pytest.param({"smoothing_seconds": math.nan}, "smoothing_seconds", id="NaN smoothing"),
         pytest.param({"slow_start_seconds": math.nan}, "slow_start_seconds", id="NaN start"),

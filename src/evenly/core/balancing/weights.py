@@ -7,9 +7,9 @@ formula is gRFC A58's:
     weight = qps / (utilization + eps / qps * error_penalty)
 
 with every weight held within 0.1 to 10 times the mean, and then divided by the mean, so that a
-weight of 1 is a fair share.  Where we differ from A58: the lower bound (C-core: 0.01), and a
-backend that has just become healthy starts low and ramps up, instead of being sent a fair share
-while it is still cold.
+weight of 1 is a fair share.  Where we differ from A58: the lower bound (C-core: 0.01); a backend
+that has just become healthy starts low and ramps up, instead of being sent a fair share while it is
+still cold; and the quotient is trusted as far as the backend is busy (`Weights.trust`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from statistics import median
 from typing import final
 
 from evenly.core import check
@@ -46,6 +47,10 @@ class WeightConfig:
     min_ratio: float = 0.1
     max_ratio: float = 10.0
     """Weights are held within these multiples of the mean weight."""
+    idle_utilization: float = 0.1
+    """Where a backend uses so much, half of what its reports say of its weight is believed, and
+    half that it is as good as the others: what a process uses without any request is a few
+    hundredths.  At 0 all is believed."""
     smoothing_seconds: float = 10.0
     """Rate and utilization are averaged over so long, where reports have noisier ones."""
     slow_start_seconds: float = 10.0
@@ -57,6 +62,7 @@ class WeightConfig:
         check.positive("expiry_seconds", self.expiry_seconds)
         check.number("min_ratio", self.min_ratio, 0.001, 1.0)
         check.number("max_ratio", self.max_ratio, 1.0, 1000.0)
+        check.number("idle_utilization", self.idle_utilization, 0.0, 1.0)
         check.positive("smoothing_seconds", self.smoothing_seconds)
         check.number("slow_start_seconds", self.slow_start_seconds, 0.0, 86400.0)
 
@@ -90,6 +96,8 @@ class Weights:
             else:
                 view.weight = 1.0
         if known:
+            usual = median(weight for _, weight in known)
+            known = [(view, self._believed(view, weight, usual)) for view, weight in known]
             mean = sum(weight for _, weight in known) / len(known)
             low = self._config.min_ratio
             high = self._config.max_ratio
@@ -125,6 +133,24 @@ class Weights:
         if now - view.reports_since < config.blackout_seconds:
             return 0.0
         return view.mean_qps / view.mean_used
+
+    def trust(self, utilization: float) -> float:
+        """Return how far a utilization tells what requests cost: from 0 when idle to 1 when busy.
+
+        An idle process uses some CPU too.  There qps / utilization is larger for whoever happens to
+        get more requests, who would then be sent still more.
+
+            trust = u^2 / (u^2 + idle_utilization^2)
+
+        A square: a busy backend must be believed (96 % at a half), one at rest not at all.
+        """
+        idle = self._config.idle_utilization
+        return 1.0 / (1.0 + (idle / utilization) ** 2) if utilization > idle * 1e-3 else 0.0
+
+    def _believed(self, view: BackendView, weight: float, usual: float) -> float:
+        """Return a weight between what is usual and what a backend's own reports say."""
+        trust = self.trust(view.mean_used)
+        return trust * weight + (1.0 - trust) * usual
 
     def _warmth(self, view: BackendView, now: float) -> float:
         age = now - view.healthy_since

@@ -29,7 +29,7 @@ def new_view(name: str) -> BackendView:
 def policy_of(
     names: str, *, config: ProbingConfig = DEFAULT, rng: random.Random | None = None
 ) -> tuple[Probing, dict[str, BackendView]]:
-    weights = WeightConfig(slow_start_seconds=0.0)
+    weights = WeightConfig(slow_start_seconds=0.0, idle_utilization=0.0)
     policy = Probing(config, weight_config=weights, rng=rng or random.Random(1), now=START)
     views = {name: new_view(name) for name in names}
     for view in views.values():
@@ -79,11 +79,75 @@ def test_the_best_fact_is_picked_and_each_is_used_once() -> None:
 
 
 def test_of_equal_facts_the_first_received_is_picked() -> None:
-    policy, views = policy_of("ab")
+    policy, views = policy_of("abc", rng=Draws(0.9))  # c is drawn, which is as loaded as usual.
     fact(policy, views["b"], 1.0)
     fact(policy, views["a"], 1.0)
 
     assert pick(policy) == "b"
+
+
+# The usual is 0 here; of the facts a's comes first, and so is the best of equals.
+@pytest.mark.parametrize(
+    ("loads", "draw", "expected"),
+    [
+        pytest.param({"a": 0.0, "b": 0.0}, 0.1, "a", id="equal facts, the first drawn"),
+        pytest.param({"a": 0.0, "b": 0.0}, 0.5, "b", id="equal facts, the second drawn"),
+        pytest.param({"a": 0.0, "b": 0.0}, 0.9, "c", id="one without a fact: as good as usual"),
+        pytest.param({"a": 0.0, "b": 0.19}, 0.5, "b", id="alike"),
+        pytest.param({"a": 0.0, "b": 0.21}, 0.5, "a", id="not alike: the better fact"),
+        pytest.param({"a": 1.0, "b": 1.0}, 0.9, "a", id="a fact, rather than one unheard of"),
+    ],
+)
+def test_where_all_are_idle_a_draw_decides(
+    loads: dict[str, float], draw: float, expected: str
+) -> None:
+    policy, views = policy_of("abc", rng=Draws(draw))
+    for name, load in loads.items():
+        fact(policy, views[name], load)
+
+    assert pick(policy) == expected
+
+
+def test_the_draw_is_by_weight() -> None:
+    policy, views = policy_of("ab")
+    views["a"].weight, views["b"].weight = 1.5, 0.5
+    counts = {"a": 0, "b": 0}
+    for _ in range(1000):
+        for view in views.values():
+            fact(policy, view, 0.0)
+        counts[pick(policy)] += 1
+
+    # 750 and 250, with a standard deviation of 14; the best score alone would give a all of them.
+    assert 680 < counts["a"] < 820
+
+
+def test_in_a_busy_service_facts_decide_also_where_they_are_alike() -> None:
+    policy, views = policy_of("abc", rng=Draws())  # Nobody is drawn.
+    for _ in range(5):
+        fact(policy, views["c"], 1.0)  # usual: 1 − 0.95⁵ = 0.23
+    fact(policy, views["a"], 0.3)
+    fact(policy, views["b"], 0.3)
+
+    assert pick(policy) == "a"
+
+
+# What fails at no cost reports an empty queue; without a fact its last report says that it fails.
+def test_one_that_fails_is_not_as_good_as_usual() -> None:
+    policy, views = policy_of("abc", rng=Draws(0.9))
+    for name in "ab":
+        fact(policy, views[name], 0.0)
+    views["c"].report = LoadReport(qps=50.0, eps=5.0)
+
+    assert pick(policy) == "a"
+
+
+def test_one_that_failed_here_is_not_as_good_as_usual() -> None:
+    policy, views = policy_of("abc", rng=Draws(0.9))
+    for name in "ab":
+        fact(policy, views[name], 0.0)
+    views["c"].record_error(START, is_failure=True)
+
+    assert pick(policy) == "a"
 
 
 def test_a_backend_has_one_fact_its_newest() -> None:
@@ -107,7 +171,7 @@ def test_a_backend_has_one_fact_its_newest() -> None:
 def test_a_fact_lives_as_long_as_it_is_told_to(age: float, expected: str) -> None:
     rng = Draws(0.0, 0.0, 0.5, 0.0)  # a is drawn before b.
     policy, views = policy_of("ab", config=ProbingConfig(fact_seconds=0.125), rng=rng)
-    fact(policy, views["b"], 0.0)
+    fact(policy, views["b"], 1.0)
 
     assert pick(policy, now=START + age) == expected
 
@@ -143,11 +207,11 @@ def test_an_error_deletes_the_fact() -> None:
 
 
 def test_a_recent_error_weighs_ten_runnable_requests() -> None:
-    for runnable, expected in ((9.9, "b"), (10.1, "a")):
+    for runnable, expected in ((9.7, "b"), (10.3, "a")):
         policy, views = policy_of("ab")
         views["a"].record_error(START, is_failure=True)
         fact(policy, views["a"], 0.0)  # 0 + 1 + 10 · 1 = 11
-        fact(policy, views["b"], runnable)  # 10.9 or 11.1
+        fact(policy, views["b"], runnable)  # 10.7 or 11.3
 
         assert pick(policy) == expected
 
@@ -175,7 +239,7 @@ def test_an_old_error_weighs_less() -> None:
 def test_what_a_backend_says_it_fails_weighs_ten_runnable_requests(
     eps: float, qps: float, limit: float
 ) -> None:
-    for runnable, expected in ((limit - 0.1, "b"), (limit + 0.1, "a")):
+    for runnable, expected in ((limit - 0.3, "b"), (limit + 0.3, "a")):
         policy, views = policy_of("ab")
         fact(policy, views["a"], 1.0, eps=eps, qps=qps)
         fact(policy, views["b"], runnable + 1.0)
@@ -202,11 +266,11 @@ def test_after_the_rates_have_decayed_somebody_tries_again(age: float, expected:
 
 
 def test_own_failures_and_those_of_others_add_up() -> None:
-    for runnable, expected in ((14.9, "b"), (15.1, "a")):
+    for runnable, expected in ((14.7, "b"), (15.3, "a")):
         policy, views = policy_of("ab")
         views["a"].record_error(START, is_failure=True)
         fact(policy, views["a"], 0.0, eps=25.0, qps=49.99)  # 0 + 1 + 10 · (1 + 0.5) = 16
-        fact(policy, views["b"], runnable)  # 15.9 or 16.1
+        fact(policy, views["b"], runnable)  # 15.7 or 16.3
 
         assert pick(policy) == expected
 
@@ -440,13 +504,13 @@ def test_blind_it_keeps_up_with_who_comes_and_goes() -> None:
 
 
 def test_blind_it_still_uses_good_facts_from_responses() -> None:
-    policy, views = policy_of("abc")
+    policy, views = policy_of("abc", rng=Draws(*[0.9] * 100))  # c is drawn, always.
     go_blind(policy)
     now = START + 0.6
     for name in "bc":
         views[name].begin()
         policy.changed(views[name])
-    fact(policy, views["b"], 0.05, now=now)
+    fact(policy, views["b"], 0.5, now=now)
     assert pick(policy, now=now) == "a"  # One fact is too few: least loaded.
 
     fact(policy, views["c"], 0.0, now=now)

@@ -10,7 +10,7 @@ from evenly.core.balancing.weights import WeightConfig
 from evenly.core.report import LoadReport
 from tests.core.balancing.views import START, Draws, new_view
 
-PLAIN = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0)
+PLAIN = WeightConfig(blackout_seconds=0.0, slow_start_seconds=0.0, idle_utilization=0.0)
 
 
 def learn_weights(policy: WeightedRoundRobin, shares: dict[BackendView, float]) -> None:

@@ -13,9 +13,11 @@ tells its `runnable` too, and a penalty on top would drive all load to whichever
 and round again.
 
 The best live fact is picked and used up, because a fact that is used again locks clients onto a few
-backends.  Where facts are few, or even the best is bad, two backends are probed first, and the
-request waits for about a round trip.  The weight is gRFC A58's (`weights.py`) times exp(trim),
-where the trim is the integral of how far a backend's utilization lies from the mean.
+backends.  While the service is idle all facts are alike, and a draw by weight decides instead: the
+best would be the heaviest, or one of the two that were just used and so have facts.  Where facts
+are few, or even the best is bad, two backends are probed first, and the request waits for about a
+round trip.  The weight is gRFC A58's (`weights.py`) times exp(trim), where the trim is the integral
+of how far a backend's utilization lies from the mean.
 """
 
 from __future__ import annotations
@@ -53,6 +55,9 @@ _LITTLE_QPS = 0.01
 _MUCH_FAILING = 0.1
 # Nor of one that gets so little of what its weight would give it: it is idle because it is avoided.
 _LEAST_QPS_RATIO = 0.25
+# Where the usual load, for a weight of 1, is less than this many runnable requests, the service is
+# idle: at most every fifth request meets another.  Loads that differ by less are alike.
+_ALIKE = 0.2
 # A backend that refuses is not idle, whatever its trim says.  When all are full, utilization is the
 # same and unwinds nothing, and the weight needs no trim: it is what they serve.
 _REFUSING_KEEP_RATIO = 0.5
@@ -129,6 +134,8 @@ class Probing(Policy):
         self._scores = ViewHeap()
         # When each live fact was received, oldest first.
         self._fact_at: OrderedDict[BackendView, float] = OrderedDict()
+        # The load / weight that each tells.
+        self._load_of: dict[BackendView, float] = {}
         self._usual = 0.0
         # Sums of the weights in the roster's order, for weighted draws; None after a change.
         self._sums: list[float] | None = None
@@ -187,9 +194,9 @@ class Probing(Policy):
             return
         config = self._config
         weight = view.weight
-        penalty = config.error_score * (view.failures(now) + _failing(report))
-        load = report.runnable + penalty
+        load = report.runnable + self._penalty(view, report, now)
         self._usual += config.usual_gain * (load / weight - self._usual)
+        self._load_of[view] = load / weight
         self._scores.put(view, (load + 1.0) / weight)
         self._fact_at[view] = now
         self._fact_at.move_to_end(view)
@@ -222,6 +229,11 @@ class Probing(Policy):
         if best is None or (avoid and best[3] in avoid):
             return self._better_of_two(avoid)
         view = best[3]
+        if self._usual <= _ALIKE:
+            drawn = self._draw(avoid)
+            told = self._load_of[view]
+            if drawn is not None and abs(self._expected(drawn, now) - told) <= _ALIKE:
+                view = drawn
         self._drop_fact(view)
         return view
 
@@ -253,8 +265,20 @@ class Probing(Policy):
         limit = self._config.worse_ratio * (self._usual + 1.0)
         return best is not None and best[0] <= limit
 
+    def _penalty(self, view: BackendView, report: LoadReport | None, now: float) -> float:
+        """Return how many runnable requests a backend's failures weigh."""
+        return self._config.error_score * (view.failures(now) + _failing(report))
+
+    def _expected(self, view: BackendView, now: float) -> float:
+        """Return the load / weight that a backend's fact tells; without one, the usual."""
+        told = self._load_of.get(view)
+        if told is not None:
+            return told
+        return self._usual + self._penalty(view, view.report, now) / view.weight
+
     def _drop_fact(self, view: BackendView) -> None:
         if self._fact_at.pop(view, None) is not None:
+            del self._load_of[view]
             self._scores.discard(view)
 
     def _drop_old(self, now: float) -> None:
@@ -331,12 +355,13 @@ class Probing(Policy):
             and _failing(view.report) < _MUCH_FAILING
         ]
         mean = sum(used for _, used in known) / (len(known) or 1)
+        gain = config.trim_gain * self._weights.trust(mean)
         for view in views:
             # Without a word on its utilization nothing is known against a backend.
             says_nothing = view.report is None or view.report.utilization == 0.0
             view.trim = 0.0 if says_nothing else config.trim_keep_ratio * view.trim
         for view, used in known:
-            trim = view.trim + config.trim_gain * math.log(mean / used)
+            trim = view.trim + gain * math.log(mean / used)
             if trim > 0.0 and view.report is not None and view.report.admits != ADMITS_ALL:
                 trim *= _REFUSING_KEEP_RATIO
             view.trim = min(config.trim_limit, max(-config.trim_limit, trim))
