@@ -20,6 +20,7 @@ except ImportError as error:
         f'evenly.http needs more: pip install "evenly[http]" ({error})', name=error.name
     ) from error
 
+from evenly.http.connection_limits import ConnectionLimits
 from evenly.http.errors import (
     BodyTooLong,
     ConnectionLost,
@@ -48,6 +49,7 @@ __all__ = [
     "BackendConfig",
     "BodyTooLong",
     "ClientConfig",
+    "ConnectionLimits",
     "ConnectionLost",
     "Headers",
     "HttpError",

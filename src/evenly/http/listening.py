@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import final
 
 from evenly.http.loading import StartError
+from evenly.http.room import Door, Room
 
 __all__ = ["Listening", "bind"]
 
@@ -25,7 +26,7 @@ _EVERYWHERE = "::"
 class Listening:
     """Be the sockets of one backend."""
 
-    def __init__(self, sockets: Sequence[socket.socket], name: str, uds: Path | None) -> None:
+    def __init__(self, sockets: Sequence[Door], name: str, uds: Path | None) -> None:
         self.sockets = list(sockets)
         self.name = name
         """The address without a scheme: `127.0.0.1:8000`, or a path."""
@@ -43,6 +44,12 @@ class Listening:
         if self._uds is not None:
             return []
         return [sock.getsockname()[:2] for sock in self.sockets]
+
+    def look_at(self, room: Room | None) -> None:
+        """Turn away whom there is no room for."""
+        for sock in self.sockets:
+            sock.room = room
+            sock.keep_a_key()
 
     def close(self) -> None:
         """Close the sockets, and take a path away that is still ours; a second time nothing."""
@@ -66,7 +73,7 @@ def bind(host: str, port: int, uds: str | None = None) -> Listening:
     if uds is not None:
         return _bind_path(Path(uds))
     host = host.removeprefix("[").removesuffix("]") or _EVERYWHERE
-    sockets: list[socket.socket] = []
+    sockets: list[Door] = []
     try:
         for address in _addresses(host, port):
             sockets.append(_bound(address, port))
@@ -87,10 +94,10 @@ def _addresses(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
     return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
 
-def _bound(address: tuple[int, tuple[object, ...]], port: int) -> socket.socket:
+def _bound(address: tuple[int, tuple[object, ...]], port: int) -> Door:
     family, (host, _, *rest) = address
     # Named, because asyncio turns off the delay of small writes (Nagle) for what is surely TCP.
-    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock = Door(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -104,7 +111,7 @@ def _bound(address: tuple[int, tuple[object, ...]], port: int) -> socket.socket:
 
 
 def _bind_path(path: Path) -> Listening:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = Door(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.exists() and stat.S_ISSOCK(path.stat().st_mode):
             _check_dead(path)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from evenly.core import check
-from evenly.errors import UsageError
+from evenly.errors import ConfigError, UsageError
 from evenly.http.asgi import App
+from evenly.http.connection_limits import ConnectionLimits
 from evenly.http.listening import bind
 from evenly.http.loading import StartError
 from evenly.runtime.backend import BackendConfig
@@ -46,6 +47,7 @@ async def serve(
     grace_seconds: float = 5.0,
     workers: int = 1,
     factory: bool = False,
+    limits: ConnectionLimits | None = None,
     ssl_certfile: str | os.PathLike[str] | None = None,
     ssl_keyfile: str | os.PathLike[str] | None = None,
     on_listening: Callable[[str], None] | None = None,
@@ -63,11 +65,14 @@ async def serve(
     `app` is an application, an `evenly.http.Middleware` around one, or its name, `"module:app"`,
     which several `workers` need; `factory` says that it has to be called first.  They are one
     backend, behind one address.  `on_listening` is told where, such as `http://127.0.0.1:8000`;
-    port 0 takes a free one.  Other options are those of `uvicorn.Config`.
+    port 0 takes a free one.  `limits` bound what strangers' connections cost.  Other options are
+    those of `uvicorn.Config`.
     """
     check_grace(grace_seconds)
     check.count("port", port, 0, 65535)
     check.count("workers", workers, 1, _MOST_WORKERS)
+    if not (limits is None or isinstance(limits, ConnectionLimits)):
+        raise ConfigError(f"limits must be ConnectionLimits, not {limits!r:.100}")
     # Here, because a client needs no server: what does not serve need not have uvicorn.
     from evenly.http.serving import Serving, ServingOptions  # noqa: PLC0415
 
@@ -87,6 +92,7 @@ async def serve(
         config=config,
         warm_up=warm_up,
         grace_seconds=grace_seconds,
+        limits=limits,
         uvicorn=options,
     )
     signalled: Interruptions = asyncio.Queue()

@@ -24,9 +24,11 @@ except ImportError as error:
 from evenly.core.backend_task import BackendTaskConfig
 from evenly.errors import UsageError
 from evenly.http.asgi import App, Message, Receive, Scope, Send
+from evenly.http.connection_limits import ConnectionLimits
 from evenly.http.listening import Listening
 from evenly.http.loading import StartError, describe, load, made_by
 from evenly.http.middleware import Middleware, backend_runtime
+from evenly.http.server_connection import ServerConnection
 from evenly.runtime.backend import BackendConfig, BackendRuntime
 from evenly.runtime.lifecycle import WarmUp, run_warm_up
 
@@ -61,6 +63,7 @@ class ServingOptions:
     config: BackendConfig | None = None
     warm_up: WarmUp | str | None = None
     grace_seconds: float = 5.0
+    limits: ConnectionLimits | None = None
     uvicorn: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def guard(self) -> Middleware:
@@ -110,7 +113,9 @@ def _takes_asgi(app: Callable[..., object]) -> bool:
     return True
 
 
-def uvicorn_config(app: App | str, options: Mapping[str, Any]) -> uvicorn.Config:
+def uvicorn_config(
+    app: App | str, options: Mapping[str, Any], limits: ConnectionLimits | None = None
+) -> uvicorn.Config:
     """Return uvicorn's own configuration, with our defaults; refuse what is ours to say.
 
     It sets up logging, too.  The application's name is not looked up.
@@ -120,6 +125,7 @@ def uvicorn_config(app: App | str, options: Mapping[str, Any]) -> uvicorn.Config
             raise UsageError(f"{name} cannot be given to evenly's serve: use {instead}")
     try:
         used: dict[str, Any] = {**_DEFAULTS, **options}
+        used["http"] = _protocol(used.get("http", "auto"), limits)
         used["headers"] = headers = list(used.get("headers") or ())
         if not any(name.lower() == "keep-alive" for name, _ in headers):
             # So that clients know for how long they can use an idle connection again.
@@ -132,6 +138,14 @@ def uvicorn_config(app: App | str, options: Mapping[str, Any]) -> uvicorn.Config
     except (OSError, ValueError, ImportError) as error:  # A certificate that is none, ...
         raise StartError(f"uvicorn cannot be configured: {error}") from error
     return config
+
+
+def _protocol(chosen: object, limits: ConnectionLimits | None) -> object:
+    if chosen == "auto":
+        return ServerConnection.within(ConnectionLimits() if limits is None else limits)
+    if limits is not None:
+        raise UsageError(f"limits are for evenly's own connections: leave out http={chosen!r}")
+    return chosen
 
 
 def _unknown_option(text: str, options: Mapping[str, Any]) -> str:
@@ -237,7 +251,9 @@ class Serving:
         app: App = self._guard
         if is_warm_first:
             app = self._first = _WarmFirst(app, self._warmed_up)
-        self._server = _Uvicorn(uvicorn_config(app, options.uvicorn), listening.name)
+        config = uvicorn_config(app, options.uvicorn, options.limits)
+        listening.look_at(getattr(config.http_protocol_class, "room", None))
+        self._server = _Uvicorn(config, listening.name)
         self._serving: asyncio.Task[None] | None = None
 
     @property
@@ -323,7 +339,7 @@ class Serving:
     async def _serve(self) -> None:
         if self._first is not None and self._server.config.lifespan == "off":
             await self._warmed_up()
-        await self._server.serve(sockets=self._listening.sockets)
+        await self._server.serve(sockets=[*self._listening.sockets])
 
     async def _until_listening(self) -> None:
         assert self._serving is not None  # noqa: S101 -- it has been started

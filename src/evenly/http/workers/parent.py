@@ -66,7 +66,7 @@ class Parent:
         on_listening: Callable[[str], None] | None = None,
     ) -> None:
         # Refuses what is wrong before there are processes, and logs as they will.
-        config = uvicorn_config(options.app, options.uvicorn)
+        config = uvicorn_config(options.app, options.uvicorn, options.limits)
         self.runtime = BackendRuntime(options.config)
         self.runtime.combine = self._combine
         self._listening = listening

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple, final
 from evenly.core.report import LoadReport
 from evenly.http.listening import Listening
 from evenly.http.loading import StartError
+from evenly.http.room import Door
 from evenly.http.serve import loop_factory
 from evenly.http.serving import Serving, ServingOptions
 from evenly.http.workers.board import Board, Desk, open_memory
@@ -68,7 +69,7 @@ def _read(descriptor: int) -> Briefing:
 
 
 def _run(index: int, briefing: Briefing, control: socket.socket) -> int:
-    sockets = [socket.socket(fileno=descriptor) for descriptor in briefing.sockets]
+    sockets = [Door(fileno=descriptor) for descriptor in briefing.sockets]
     for sock in (control, *sockets):
         sock.set_inheritable(False)  # Processes that the application starts need none of them.
     os.set_inheritable(briefing.memory, False)

@@ -1,0 +1,240 @@
+"""What a stranger's connection may cost: bytes, time, descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import socket
+import struct
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from evenly.errors import ConfigError, UsageError
+from evenly.http.connection_limits import ConnectionLimits
+from evenly.http.room import Door, Room
+from evenly.http.serve import serve
+from evenly.http.server_connection import ServerConnection
+from evenly.runtime.backend import BackendConfig
+from tests.http.serve_app import app
+from tests.http.serve_process import SOON, until
+from tests.http.test_serve import QUICK
+
+HEAD = b"GET / HTTP/1.1\r\nhost: a\r\n"
+END = b"\r\n"
+
+
+@asynccontextmanager
+async def serving(
+    limits: ConnectionLimits | None = None, config: BackendConfig = QUICK, **options: Any
+) -> AsyncIterator[int]:
+    ports: asyncio.Queue[int] = asyncio.Queue()
+    task = asyncio.ensure_future(
+        serve(
+            app,
+            port=0,
+            config=config,
+            grace_seconds=0.1,
+            limits=limits,
+            log_config=None,
+            on_listening=lambda url: ports.put_nowait(int(url.rpartition(":")[2])),
+            **options,
+        )
+    )
+    try:
+        yield await asyncio.wait_for(ports.get(), SOON)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def answer(port: int, *parts: bytes) -> bytes:
+    """Send the parts, and return what came until the server had enough."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    found = b""
+    try:
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(SOON):
+                while data := await reader.read(65_536):
+                    found += data
+    finally:
+        writer.transport.abort()
+    return found
+
+
+def headers(count: int, size: int = 10) -> bytes:
+    return b"".join(b"x-%d: %s\r\n" % (index, b"v" * size) for index in range(count))
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        pytest.param(headers(254), b"200", id="as many headers as may be"),
+        pytest.param(headers(255), b"431", id="one header too many"),
+        pytest.param(headers(60, 1_000), b"200", id="large"),
+        pytest.param(headers(66, 1_000), b"431", id="too large, in one part"),
+    ],
+)
+async def test_a_head_that_is_too_large_is_refused(sent: bytes, status: bytes) -> None:
+    async with serving() as port:
+        found = await answer(port, HEAD + sent + b"connection: close\r\n" + END)
+
+    assert found.split(b" ")[1] == status
+
+
+async def test_a_head_without_an_end_is_refused_at_its_bound() -> None:
+    async with serving() as port:
+        found = await answer(port, HEAD + b"x: ", *[b"v" * 8_192] * 64)
+
+    assert found == b"" or found.split(b" ")[1] == b"431"
+
+
+async def test_a_trailer_without_an_end_is_cut_off() -> None:
+    begin = (
+        b"POST /?3600 HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx: "
+    )
+    async with serving() as port:
+        assert await answer(port, head + b"1\r\na\r\n0\r\nx: ", *[b"v" * 8_192] * 64) == b""
+
+
+async def test_a_large_body_is_no_large_head() -> None:
+    size = 1_000_000
+    head = b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % size
+    async with serving() as port:
+        assert (await answer(port, head + b"b" * size)).split(b" ")[1] == b"200"
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        pytest.param(b"", b"", id="nothing"),
+        pytest.param(HEAD, b"HTTP/1.1 408 ", id="half a head"),
+        pytest.param(b"\r\n", b"HTTP/1.1 408 ", id="empty lines"),
+    ],
+)
+async def test_a_head_has_its_time(sent: bytes, expected: bytes) -> None:
+    async with serving(ConnectionLimits(head_seconds=0.05)) as port:
+        assert (await answer(port, sent))[:13] == expected
+
+
+async def test_a_second_head_has_its_time_too() -> None:
+    async with serving(ConnectionLimits(head_seconds=1.0)) as port:
+        found = await answer(port, HEAD + END, HEAD)
+
+    assert found.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in found
+
+
+@contextlib.contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Remember all connections, weakly; without the collector, so that circles show."""
+    made: list[weakref.ref[ServerConnection]] = []
+    begin = ServerConnection.connection_made
+
+    def connection_made(self: ServerConnection, transport: asyncio.Transport) -> None:
+        made.append(weakref.ref(self))
+        begin(self, transport)
+
+    monkeypatch.setattr(ServerConnection, "connection_made", connection_made)
+    gc.disable()
+    try:
+        yield made
+    finally:
+        gc.enable()
+
+
+async def test_nothing_is_left_of_a_connection_that_was_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with watched(monkeypatch) as made:
+        async with serving() as port:
+            for _ in range(3):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(HEAD + headers(50, 1_000) + END)
+                await reader.readuntil(b"\r\n\r\n")
+                sock = writer.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
+            await until(lambda: len(made) == 3 and not any(ref() for ref in made))
+
+
+async def test_more_connections_than_may_be_are_refused_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "evenly.http")
+    async with serving(ConnectionLimits(connections_max=10)) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+        for _ in range(5):
+            assert await answer(port) == b""
+        for _, writer in held:
+            writer.transport.abort()
+        await until(lambda: "accepted again" in caplog.text)
+        found = await answer(port, HEAD + b"connection: close\r\n" + END)
+
+    assert found.startswith(b"HTTP/1.1 200 ")
+    assert [record.getMessage() for record in caplog.records] == [
+        "connections are refused: 10 connections are open, and no more may be",
+        "connections are accepted again; 5 were refused",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "descriptor", "expected"),
+    [
+        pytest.param(1024, 959, True, id="the last before the spare ones"),
+        pytest.param(1024, 960, False, id="the first of the spare ones"),
+        pytest.param(100, 74, True, id="of a small limit a quarter is spared"),
+        pytest.param(100, 75, False, id="and no less"),
+    ],
+)
+def test_the_last_descriptors_are_kept_free(limit: int, descriptor: int, expected: bool) -> None:
+    room = Room(connections_max=None, spare_descriptors=64, limit=lambda: limit)
+
+    assert room.admits([], descriptor) is expected
+
+
+def test_a_door_closes_at_once_what_there_is_no_room_for() -> None:
+    room = Room(connections_max=None, spare_descriptors=1, limit=lambda: 4)  # None is that low.
+    with Door(socket.AF_INET, socket.SOCK_STREAM) as door, socket.socket() as client:
+        door.bind(("127.0.0.1", 0))
+        door.listen()
+        door.setblocking(False)
+        door.room = room
+        client.connect(door.getsockname())
+        with pytest.raises(BlockingIOError):
+            door.accept()
+        client.settimeout(SOON)
+
+        assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"head_max_bytes": 0},
+        {"headers_max": 0},
+        {"head_seconds": float("nan")},
+        {"head_seconds": 0.0},
+        {"connections_max": 0},
+        {"spare_descriptors": -1},
+    ],
+)
+def test_wrong_limits_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        ConnectionLimits(**wrong)
+
+
+async def test_limits_are_for_our_own_connections() -> None:
+    with pytest.raises(UsageError, match="leave out http='h11'"):
+        await serve(app, port=0, limits=ConnectionLimits(), http="h11")
+    with pytest.raises(ConfigError, match="limits must be"):
+        await serve(app, port=0, limits=5)  # type: ignore[arg-type]
