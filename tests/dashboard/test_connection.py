@@ -15,7 +15,7 @@ from evenly.dashboard import server
 from evenly.dashboard.connection import Connection
 from evenly.dashboard.server import Dashboard
 from evenly.http.connection_limits import ConnectionLimits
-from evenly.http.room import room_within
+from evenly.http.room import Room
 from tests.dashboard.fakes import (
     SOON,
     FakeSource,
@@ -36,8 +36,7 @@ def limit(
     monkeypatch: pytest.MonkeyPatch, *, head_seconds: float = 10.0, connections_max: int = 256
 ) -> None:
     limits = ConnectionLimits(head_seconds=head_seconds, connections_max=connections_max)
-    monkeypatch.setattr(Connection, "limits", limits)
-    monkeypatch.setattr(Connection, "room", room_within(limits))
+    monkeypatch.setattr(Connection, "room", Room(limits))
 
 
 @asynccontextmanager

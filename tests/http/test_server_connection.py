@@ -6,21 +6,25 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
+import resource
 import socket
 import struct
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from evenly.core.clock import Clock
 from evenly.errors import ConfigError, UsageError
 from evenly.http.connection_limits import ConnectionLimits
 from evenly.http.room import Door, Room
 from evenly.http.serve import serve
 from evenly.http.server_connection import ServerConnection
 from evenly.runtime.backend import BackendConfig
+from evenly.testing import ManualClock
 from tests.http.serve_app import app
 from tests.http.serve_process import SOON, until
 from tests.http.test_serve import QUICK
@@ -103,7 +107,7 @@ async def test_a_trailer_without_an_end_is_cut_off() -> None:
         b"POST /?3600 HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx: "
     )
     async with serving() as port:
-        assert await answer(port, head + b"1\r\na\r\n0\r\nx: ", *[b"v" * 8_192] * 64) == b""
+        assert await answer(port, begin, *[b"v" * 8_192] * 64) == b""
 
 
 async def test_a_large_body_is_no_large_head() -> None:
@@ -177,14 +181,20 @@ async def test_more_connections_than_may_be_are_refused_and_told_once(
             assert await answer(port) == b""
         for _, writer in held:
             writer.transport.abort()
-        await until(lambda: "accepted again" in caplog.text)
-        found = await answer(port, HEAD + b"connection: close\r\n" + END)
+        await until(lambda: is_served(port))
 
-    assert found.startswith(b"HTTP/1.1 200 ")
     assert [record.getMessage() for record in caplog.records] == [
-        "connections are refused: 10 connections are open, and no more may be",
-        "connections are accepted again; 5 were refused",
+        "new connections are refused for now: 10 connections are open, and no more may be"
     ]
+
+
+async def is_served(port: int) -> bool:
+    return (await answer(port, HEAD + b"connection: close\r\n" + END)).startswith(b"HTTP/1.1 200 ")
+
+
+def room(limit: int, spare: int = 64, clock: Clock = lambda: 0.0) -> Room:
+    limits = ConnectionLimits(spare_descriptors=spare)
+    return Room(limits, descriptor_limit=lambda: limit, clock=clock)
 
 
 @pytest.mark.parametrize(
@@ -197,24 +207,71 @@ async def test_more_connections_than_may_be_are_refused_and_told_once(
     ],
 )
 def test_the_last_descriptors_are_kept_free(limit: int, descriptor: int, expected: bool) -> None:
-    room = Room(connections_max=None, spare_descriptors=64, limit=lambda: limit)
+    assert room(limit).admits(1, descriptor) is expected
 
-    assert room.admits([], descriptor) is expected
+
+def test_a_refusal_is_logged_once_until_there_was_none_for_ten_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    full = room(8, clock=clock)
+    for seconds in (0.0, 9.0, 9.0):
+        clock.advance(seconds)
+        full.has_descriptors(7)
+    assert len(caplog.records) == 1
+
+    clock.advance(11.0)
+    full.has_descriptors(7)
+    assert len(caplog.records) == 2
+
+
+def test_a_look_finds_out_where_nobody_connects(caplog: pytest.LogCaptureFixture) -> None:
+    room(1_000_000).look()
+    assert not caplog.records
+
+    room(4).look()  # No descriptor that is free is that low.
+    assert "4 descriptors may be open, and all but the last 1 are" in caplog.text
+
+
+@contextlib.contextmanager
+def door(its_room: Room) -> Iterator[Door]:
+    with Door(socket.AF_INET, socket.SOCK_STREAM) as made:
+        made.bind(("127.0.0.1", 0))
+        made.listen()
+        made.setblocking(False)
+        made.room = its_room
+        yield made
 
 
 def test_a_door_closes_at_once_what_there_is_no_room_for() -> None:
-    room = Room(connections_max=None, spare_descriptors=1, limit=lambda: 4)  # None is that low.
-    with Door(socket.AF_INET, socket.SOCK_STREAM) as door, socket.socket() as client:
-        door.bind(("127.0.0.1", 0))
-        door.listen()
-        door.setblocking(False)
-        door.room = room
-        client.connect(door.getsockname())
+    with door(room(4)) as closed, socket.create_connection(closed.getsockname(), SOON) as client:
         with pytest.raises(BlockingIOError):
-            door.accept()
-        client.settimeout(SOON)
+            closed.accept()
 
         assert client.recv(1) == b""
+
+
+def test_a_door_turns_away_also_without_any_descriptor_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        door(room(1_000_000)) as closed,
+        socket.create_connection(closed.getsockname(), SOON) as first,
+        socket.create_connection(closed.getsockname(), SOON) as second,
+        contextlib.ExitStack() as taken,
+    ):
+        closed.accept()[0].close()  # It has a key now.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.callback(os.close, os.dup(first.fileno()))
+        with pytest.raises(BlockingIOError):
+            closed.accept()
+
+        assert second.recv(1) == b""
+    assert caplog.messages == ["new connections are refused for now: Too many open files"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any, Final, final
 
 try:
     from evenly.http.connection_limits import ConnectionLimits
+    from evenly.http.room import Room
     from evenly.http.server_connection import ServerConnection
 except ImportError as error:
     raise ImportError(
@@ -33,7 +34,7 @@ _log.setLevel(logging.ERROR)
 class Connection(ServerConnection):
     """One connection, which is cut off when it asks for nothing in time."""
 
-    limits = ConnectionLimits(connections_max=CONNECTIONS_MAX)
+    room = Room(ConnectionLimits(connections_max=CONNECTIONS_MAX))
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:  # noqa: ANN401 -- uvicorn's own
         super().__init__(*arguments, **keywords)

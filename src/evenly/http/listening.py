@@ -49,7 +49,6 @@ class Listening:
         """Turn away whom there is no room for."""
         for sock in self.sockets:
             sock.room = room
-            sock.keep_a_key()
 
     def close(self) -> None:
         """Close the sockets, and take a path away that is still ours; a second time nothing."""

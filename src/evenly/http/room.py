@@ -1,4 +1,4 @@
-"""Tell whether there is room for one more connection, and log once when there is none.
+"""Tell whether there is room for one more connection, and log it once when there is none.
 
 A process that has used up its descriptors accepts nothing, opens no file and reaches no database,
 for as long as those who hold them like.  The kernel hands out the lowest number that is free.  So a
@@ -15,20 +15,23 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Sized
+import time
+from collections.abc import Callable
 from typing import Any, Final, final
 
+from evenly.core.clock import Clock
 from evenly.http.connection_limits import ConnectionLimits
 
-__all__ = ["Door", "Room", "descriptor_limit", "room_within"]
+__all__ = ["Door", "Room", "descriptor_limit"]
 
 _log: Final = logging.getLogger("evenly.http")
-# There is room again when a tenth of the connections have gone; at each one that goes, somebody who
-# connects again and again could fill the log.
-_ROOM_RATIO: Final = 0.9
+# What is refused within so long of the last refusal is the same trouble, and logged already.
+_SAME_TROUBLE_SECONDS: Final = 10.0
 # With a small limit not all of it is kept free.
 _MOST_SPARE_RATIO: Final = 0.25
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
+# Turned away in one go; then others have their turn of the loop.
+_MOST_TURNED_AWAY: Final = 64
 
 
 def descriptor_limit() -> int:
@@ -43,63 +46,57 @@ def descriptor_limit() -> int:
 
 @final
 class Room:
-    """Count who was refused, for one server."""
+    """Be the limits of one server, and know when it last refused somebody for them."""
 
     def __init__(
         self,
+        limits: ConnectionLimits,
         *,
-        connections_max: int | None,
-        spare_descriptors: int,
-        limit: Callable[[], int] = descriptor_limit,
+        descriptor_limit: Callable[[], int] = descriptor_limit,
+        clock: Clock = time.monotonic,
     ) -> None:
-        self._connections_max = connections_max
-        self._spare_descriptors = spare_descriptors
-        self._limit = limit
-        self._connections: Sized = ()
-        self._most = 0
-        self._refused = 0
+        self.limits = limits
+        self._descriptor_limit = descriptor_limit
+        self._clock = clock
+        self._refused_at: float | None = None
 
-    def admits(self, connections: Sized, descriptor: int) -> bool:
-        """Return whether a new connection, which is among `connections`, may stay."""
-        self._connections = connections
-        if self._connections_max is not None and len(connections) > self._connections_max:
-            self._refuse("%d connections are open, and no more may be", self._connections_max)
+    def admits(self, connections: int, descriptor: int) -> bool:
+        """Return whether a new connection, which is counted among `connections`, may stay."""
+        most = self.limits.connections_max
+        if most is not None and connections > most:
+            self._refuse("%d connections are open, and no more may be", most)
             return False
-        if not self.has_descriptors(descriptor):
-            return False
-        if self._refused:
-            self._most = max(self._most, len(connections))
-        return True
+        return self.has_descriptors(descriptor)
 
     def has_descriptors(self, descriptor: int) -> bool:
-        """Return whether enough descriptors are free, now that a new connection has this one."""
-        limit = self._limit()
-        spare = min(self._spare_descriptors, int(limit * _MOST_SPARE_RATIO))
+        """Return whether enough descriptors are free, now that somebody has got this one."""
+        limit = self._descriptor_limit()
+        spare = min(self.limits.spare_descriptors, int(limit * _MOST_SPARE_RATIO))
         if descriptor < limit - spare:
             return True
-        self._refuse("%d descriptors may be open, and all but %d are", limit, spare)
+        self._refuse("%d descriptors may be open, and all but the last %d are", limit, spare)
         return False
 
     def exhausted(self, error: OSError) -> None:
-        """Learn that no connection can be accepted at all."""
-        self._refuse("none can be accepted: %s", error.strerror)
+        """Learn that there is no descriptor at all."""
+        self._refuse("%s", error.strerror)
 
-    def left(self) -> None:
-        """Learn that a connection has ended."""
-        if self._refused and len(self._connections) <= self._most * _ROOM_RATIO:
-            _log.warning("connections are accepted again; %d were refused", self._refused)
-            self._refused = self._most = 0
+    def look(self) -> None:
+        """Take a descriptor and give it back: libuv, below uvloop, tells nobody of the last."""
+        try:
+            descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                self.exhausted(error)
+            return
+        os.close(descriptor)
+        self.has_descriptors(descriptor)
 
     def _refuse(self, why: str, *values: object) -> None:
-        self._most = max(self._most, len(self._connections))
-        self._refused += 1
-        if self._refused == 1:
-            _log.warning(f"connections are refused: {why}", *values)
-
-
-def room_within(limits: ConnectionLimits) -> Room:
-    """Return the room of one server."""
-    return Room(connections_max=limits.connections_max, spare_descriptors=limits.spare_descriptors)
+        now, before = self._clock(), self._refused_at
+        self._refused_at = now
+        if before is None or now - before > _SAME_TROUBLE_SECONDS:
+            _log.warning(f"new connections are refused for now: {why}", *values)
 
 
 @final
@@ -116,36 +113,39 @@ class Door(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Return the next connection that there is room for."""
-        while True:
+        if self.room is None:
+            return super().accept()
+        for _ in range(_MOST_TURNED_AWAY):
+            self._keep_a_key()
             try:
                 accepted, address = super().accept()
             except OSError as error:
-                if self.room is None or error.errno not in _EXHAUSTED or self._key is None:
+                if error.errno not in _EXHAUSTED or self._key is None:
                     raise
                 self.room.exhausted(error)
                 self._turn_away()
                 continue
-            if self.room is None or self.room.has_descriptors(accepted.fileno()):
+            if self.room.has_descriptors(accepted.fileno()):
                 return accepted, address
             accepted.close()
-
-    def keep_a_key(self) -> None:
-        """Hold a descriptor that is good for turning somebody away when there is no other."""
-        with contextlib.suppress(OSError):
-            self._key = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def close(self) -> None:
         """Close, with the key."""
-        if self._key is not None:
-            os.close(self._key)
-            self._key = None
+        self._use_the_key()
         super().close()
 
+    def _keep_a_key(self) -> None:
+        """Hold a descriptor that is good for turning somebody away when there is no other."""
+        if self._key is None:
+            with contextlib.suppress(OSError):
+                self._key = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _use_the_key(self) -> None:
+        key, self._key = self._key, None
+        if key is not None:
+            os.close(key)
+
     def _turn_away(self) -> None:
-        assert self._key is not None  # noqa: S101 -- who calls it has looked
-        os.close(self._key)
-        self._key = None
-        try:
-            super().accept()[0].close()
-        finally:
-            self.keep_a_key()
+        self._use_the_key()
+        super().accept()[0].close()

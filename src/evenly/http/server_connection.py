@@ -13,9 +13,8 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from evenly.errors import UsageError
 from evenly.http.connection_limits import ConnectionLimits
-from evenly.http.room import Room, room_within
+from evenly.http.room import Room
 
 __all__ = ["ServerConnection"]
 
@@ -25,28 +24,22 @@ class _TooLarge(Exception):
 
 
 class ServerConnection(HttpToolsProtocol):
-    """One connection, within its limits; a subclass may have others."""
+    """One connection, within its limits."""
 
-    limits: ClassVar[ConnectionLimits] = ConnectionLimits()
-    room: ClassVar[Room] = room_within(limits)
+    room: ClassVar[Room] = Room(ConnectionLimits())
+    """All connections of a class share it: a server whose limits are its own has a subclass."""
 
     @classmethod
     def within(cls, limits: ConnectionLimits) -> type[ServerConnection]:
         """Return a class with these limits, for one server."""
-        return type(cls.__name__, (cls,), {"limits": limits, "room": room_within(limits)})
-
-    def __init_subclass__(cls, **keywords: Any) -> None:  # noqa: ANN401 -- as Python has it
-        super().__init_subclass__(**keywords)
-        if not isinstance(cls.limits, ConnectionLimits):
-            raise UsageError(f"limits must be ConnectionLimits, not {cls.limits!r:.100}")
-        if "room" not in cls.__dict__:
-            cls.room = room_within(cls.limits)
+        return type(cls.__name__, (cls,), {"room": Room(limits)})
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:  # noqa: ANN401 -- uvicorn's own
         super().__init__(*arguments, **keywords)
-        self._head_max_bytes = self.limits.head_max_bytes
-        # What the parser was given since it last told of a head, a body or an end.  It keeps them
-        # all, so heads, trailers and whatever else one can begin are bounded by it.
+        self._limits = self.room.limits
+        # What the parser was given since it last told of a head, a body or an end: it keeps that,
+        # be it a head, a trailer or whatever else one can begin.  Of what begins behind a whole
+        # request in the same read the first bytes are not counted: at most one read.
         self._pending_bytes = 0
         self._is_midway = False  # A request has begun to arrive, and not ended.
         self._deadline: asyncio.TimerHandle | None = None
@@ -57,7 +50,7 @@ class ServerConnection(HttpToolsProtocol):
         """Begin to wait for a request, if there is room."""
         super().connection_made(transport)
         sock = transport.get_extra_info("socket")
-        if self.room.admits(self.connections, -1 if sock is None else sock.fileno()):
+        if self.room.admits(len(self.connections), -1 if sock is None else sock.fileno()):
             self._watch()
         else:
             transport.abort()
@@ -67,7 +60,7 @@ class ServerConnection(HttpToolsProtocol):
         self._pending_bytes += len(data)
         self._is_midway = True
         super().data_received(data)
-        if self._pending_bytes > self._head_max_bytes:
+        if self._pending_bytes > self._limits.head_max_bytes:
             self._refuse(431)
         elif self._is_midway and self._deadline is None and self._is_waiting():
             self._watch()
@@ -79,23 +72,24 @@ class ServerConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         # An application that still runs has its own hold on these.
         self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
-        self.room.left()
+        self.pipeline.clear()
 
     # The parser's.
 
     def on_message_begin(self) -> None:
         """Note that a request begins, perhaps right behind another."""
         self._is_midway = True
-        self._pending_bytes = self._pending_bytes or 1
+        self._pending_bytes = self._pending_bytes or 1  # Behind another.
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Begin a request whose head is here."""
-        if len(self.headers) > self.limits.headers_max or (
+        if len(self.headers) > self._limits.headers_max or (
             # A body may have come along: then it is worth a look.
-            self._pending_bytes > self._head_max_bytes and self._head_bytes() > self._head_max_bytes
+            self._pending_bytes > self._limits.head_max_bytes
+            and self._head_bytes() > self._limits.head_max_bytes
         ):
-            self._pending_bytes = self._head_max_bytes + 1
+            self._pending_bytes = self._limits.head_max_bytes + 1
             raise _TooLarge
         self._pending_bytes = 0
         if self._deadline is not None:
@@ -130,13 +124,14 @@ class ServerConnection(HttpToolsProtocol):
             self._watch()
 
     def handle_websocket_upgrade(self) -> None:
-        """Leave the connection to another protocol."""
+        """Leave the connection to another protocol, without our timers."""
         self._forget()
+        self._unset_keepalive_if_required()
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no request, or too large for one."""
-        if self._pending_bytes > self._head_max_bytes:
+        if self._pending_bytes > self._limits.head_max_bytes:
             self._refuse(431)
         elif self._is_waiting():
             super().send_400_response(msg)
@@ -161,7 +156,7 @@ class ServerConnection(HttpToolsProtocol):
 
     def _watch(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self.limits.head_seconds, self._too_late)
+            self._deadline = self.loop.call_later(self._limits.head_seconds, self._too_late)
 
     def _forget(self) -> None:
         if self._deadline is not None:

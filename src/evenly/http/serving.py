@@ -28,6 +28,7 @@ from evenly.http.connection_limits import ConnectionLimits
 from evenly.http.listening import Listening
 from evenly.http.loading import StartError, describe, load, made_by
 from evenly.http.middleware import Middleware, backend_runtime
+from evenly.http.room import Room
 from evenly.http.server_connection import ServerConnection
 from evenly.runtime.backend import BackendConfig, BackendRuntime
 from evenly.runtime.lifecycle import WarmUp, run_warm_up
@@ -35,6 +36,7 @@ from evenly.runtime.lifecycle import WarmUp, run_warm_up
 __all__ = ["Serving", "ServingOptions", "uvicorn_config"]
 
 _AT_ONCE_SECONDS: Final = 1.0
+_TICKS_PER_SECOND: Final = 10  # uvicorn's
 # With none at all uvicorn says that it cancels requests, also where there are none.
 _LEAST_GRACE_SECONDS: Final = 0.05
 
@@ -163,6 +165,7 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, name: str) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self.room: Room | None = getattr(config.http_protocol_class, "room", None)
         self._name = name
 
     @contextlib.contextmanager
@@ -186,6 +189,12 @@ class _Uvicorn(uvicorn.Server):
             text = error.strerror or error
             raise StartError(f"cannot listen on {self._name}: {text}") from error
         self.listening.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Do what uvicorn does each tenth of a second; each second, look at the descriptors."""
+        if self.room is not None and counter % _TICKS_PER_SECOND == 0:
+            self.room.look()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop, and wait for requests that were cancelled to have ended."""
@@ -251,9 +260,10 @@ class Serving:
         app: App = self._guard
         if is_warm_first:
             app = self._first = _WarmFirst(app, self._warmed_up)
-        config = uvicorn_config(app, options.uvicorn, options.limits)
-        listening.look_at(getattr(config.http_protocol_class, "room", None))
-        self._server = _Uvicorn(config, listening.name)
+        self._server = _Uvicorn(
+            uvicorn_config(app, options.uvicorn, options.limits), listening.name
+        )
+        listening.look_at(self._server.room)
         self._serving: asyncio.Task[None] | None = None
 
     @property
