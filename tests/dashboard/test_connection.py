@@ -11,11 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx
 import pytest
 
-from evenly.dashboard import server
-from evenly.dashboard.connection import Connection
+from evenly.dashboard import connection, server
 from evenly.dashboard.server import Dashboard
-from evenly.http.connection_limits import ConnectionLimits
-from evenly.http.room import Room
 from tests.dashboard.fakes import (
     SOON,
     FakeSource,
@@ -30,13 +27,6 @@ from tests.dashboard.fakes import (
 SHORT = 0.05
 # For those who do ask: more than a busy machine holds up a head that is on its way.
 LONGER = 1.0
-
-
-def limit(
-    monkeypatch: pytest.MonkeyPatch, *, head_seconds: float = 10.0, connections_max: int = 256
-) -> None:
-    limits = ConnectionLimits(head_seconds=head_seconds, connections_max=connections_max)
-    monkeypatch.setattr(Connection, "room", Room(limits))
 
 
 @asynccontextmanager
@@ -67,36 +57,30 @@ async def _drip(writer: asyncio.StreamWriter, what: bytes) -> None:
         await asyncio.sleep(SHORT / 10)
 
 
-@pytest.mark.parametrize(
-    ("begin", "answer"),
-    [
-        pytest.param(b"", b"", id="nothing"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost: ", b"HTTP/1.1 408 ", id="half"),
-    ],
-)
+@pytest.mark.parametrize("begin", [b"", b"GET / HTTP/1.1\r\nHost: "], ids=["nothing", "half"])
 async def test_who_does_not_ask_is_cut_off(
-    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, begin: bytes, answer: bytes
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, begin: bytes
 ) -> None:
-    limit(monkeypatch, head_seconds=SHORT)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", SHORT)
 
     with contextlib.suppress(ConnectionResetError):
-        assert (await exchange(dashboard, begin))[:13] == answer
+        assert await exchange(dashboard, begin) == b""
 
 
 async def test_who_asks_a_byte_at_a_time_is_cut_off(
     dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit(monkeypatch, head_seconds=SHORT)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", SHORT)
     async with connected(dashboard) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\nX: ")
         with contextlib.suppress(ConnectionResetError):
-            assert (await drip(writer, reader, b"x")).startswith(b"HTTP/1.1 408 ")
+            assert await drip(writer, reader, b"x") == b""
 
 
 async def test_who_was_refused_does_not_send_a_body_for_ever(
     dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit(monkeypatch, head_seconds=LONGER)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", LONGER)
     head = (
         f"POST /api/control HTTP/1.1\r\nHost: {authority(dashboard)}\r\n"
         "Content-Length: 100000\r\n\r\n"
@@ -110,7 +94,7 @@ async def test_who_was_refused_does_not_send_a_body_for_ever(
 async def test_whoever_asked_has_all_the_time(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit(monkeypatch, head_seconds=LONGER)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", LONGER)
     async with (
         Dashboard(source, heartbeat_seconds=LONGER / 10) as dashboard,
         following(dashboard) as events,
@@ -121,10 +105,21 @@ async def test_whoever_asked_has_all_the_time(
     assert [name for name, _ in seen] == ["history", *":" * 20]
 
 
+@pytest.mark.parametrize(
+    ("idle_seconds", "head_seconds"),
+    [
+        pytest.param(SHORT, 3600.0, id="in order"),
+        pytest.param(3600.0, LONGER, id="also one that takes nothing, for which that would wait"),
+    ],
+)
 async def test_a_connection_that_idles_after_an_answer_is_closed(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+    source: FakeSource,
+    monkeypatch: pytest.MonkeyPatch,
+    idle_seconds: float,
+    head_seconds: float,
 ) -> None:
-    monkeypatch.setattr(server, "_KEEP_ALIVE_SECONDS", SHORT)
+    monkeypatch.setattr(server, "_KEEP_ALIVE_SECONDS", idle_seconds)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", head_seconds)
     async with Dashboard(source) as dashboard, connected(dashboard) as (reader, writer):
         writer.write(f"HEAD / HTTP/1.1\r\nHost: {authority(dashboard)}\r\n\r\n".encode())
         async with asyncio.timeout(SOON):
@@ -139,8 +134,8 @@ async def test_a_connection_serves_one_request_after_the_other(client: httpx.Asy
 
 
 async def test_connections_are_bounded(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit(monkeypatch, connections_max=8)
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 8)
+    for module in (connection, server):
+        monkeypatch.setattr(module, "CONNECTIONS_MAX", 8)
     async with AsyncExitStack() as idle, Dashboard(source) as dashboard:
         for _ in range(4):
             await idle.enter_async_context(connected(dashboard))

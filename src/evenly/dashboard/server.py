@@ -144,7 +144,7 @@ class _Server:
         config = uvicorn.Config(
             app,
             interface="asgi3",
-            http=Connection,
+            http=Connection,  # By h11, which is always there and bounds the size of headers.
             ws="none",
             lifespan="off",
             log_config=None,  # The program that embeds us has its own.
