@@ -2,7 +2,8 @@
 
 uvicorn waits for a head for as long as anyone likes and keeps whatever is sent of it, accepts until
 no descriptor is left, and keeps a connection that was reset, with its last request, until the
-keep-alive time is over.  `evenly serve` serves by this class; whoever runs uvicorn gives it as `http="evenly.http.server_connection:ServerConnection"`.
+keep-alive time is over.  `evenly serve` serves by this class; whoever runs uvicorn gives it as
+`http="evenly.http.server_connection:ServerConnection"`.
 """
 
 from __future__ import annotations
