@@ -110,7 +110,8 @@ class _Exchange:
     def __init__(
         self, seed: int, backends: int, rejecting: int, attempts: AttemptHistogramConfig
     ) -> None:
-        config = BackendTaskConfig(attempts=attempts)
+        # Overloaded from the start: it will never be known what a request costs.
+        config = BackendTaskConfig(attempts=attempts, burst_seconds=0.0)
         self.tasks = [
             BackendTask(config, clock=_clock, rng=random.Random(f"{seed}/backend-{i}"), boot=1)
             for i in range(backends)
