@@ -15,6 +15,7 @@ import evenly.grpc
 from evenly.core.balancing.backend import BackendSnapshot
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.retry import RetryConfig
+from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.report import LoadReport
 from evenly.wire.load_header import format_load
 from tests.grpc.plain import (
@@ -40,6 +41,7 @@ from tests.grpc.plain import (
     served,
     settled,
     silent_listener,
+    target,
     until,
 )
 
@@ -397,3 +399,24 @@ async def test_a_report_in_the_trailers_of_a_refusal_is_heard() -> None:
 
         (view,) = channel.snapshot().backends
         assert (view.utilization, view.state.name) == (0.75, "LAME_DUCK")
+
+
+async def test_a_loop_per_call_has_one_budget() -> None:
+    task = ClientTaskConfig(throttle=ThrottleConfig(name="off"))
+
+    async def call(where: str) -> None:
+        async with evenly.grpc.channel(where, config=quick(task=task)) as channel:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await channel.unary_unary(UNARY_UNARY)(b"x")
+
+    def run(where: str) -> None:
+        for _ in range(10):
+            asyncio.run(call(where))
+
+    async with plain_backends(3) as backends:
+        for backend in backends:
+            backend.refuses_with = OVERLOADED
+        await asyncio.to_thread(run, target(*backends))
+
+        # Three to begin with, and one that ten requests earn.
+        assert sum(backend.requests for backend in backends) == 10 + 3 + 1

@@ -30,13 +30,13 @@ from evenly.core.balancing.policies.catalogue import PolicyConfig, make_policy
 from evenly.core.clock import Clock
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.overload.retry import RetryBudget, RetryConfig, may_retry
-from evenly.core.overload.throttle import ThrottleSnapshot
+from evenly.core.overload.throttle import Throttle, ThrottleSnapshot
 from evenly.core.overload.throttle_catalogue import ThrottleConfig, make_throttle
 from evenly.core.report import LoadReport
 from evenly.core.request import Next, Outcome, Reason, Rejection, Request
 from evenly.errors import UsageError
 
-__all__ = ["ClientTask", "ClientTaskConfig", "ClientTaskSnapshot"]
+__all__ = ["ClientTask", "ClientTaskConfig", "ClientTaskMemory", "ClientTaskSnapshot"]
 
 _THROTTLED = Rejection(Reason.THROTTLED, retryable=False)
 _EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
@@ -91,6 +91,18 @@ class ClientTaskSnapshot:
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTaskMemory:
+    """Be what a client task has learnt of a service's overload, and the next one needs.
+
+    It has one user at a time, and all have the same clock and the same configs of the two.
+    """
+
+    throttle: Throttle
+    retry_budget: RetryBudget
+
+
+@final
 class ClientTask:
     """Decide, for one service and one process, which backend gets each request."""
 
@@ -106,8 +118,8 @@ class ClientTask:
         self._config = config
         self._clock = clock
         self._observer = observer
-        self._throttle = make_throttle(config.throttle, rng=rng, now=now)
-        self._retry_budget = RetryBudget(config.retry)
+        self._rng = rng
+        self.remember(self._new_memory(now))
         self._policy = make_policy(config.policy, rng=rng, now=now)
         self._candidates = Candidates(self._policy, active_limit=config.active_limit)
         self._membership = Membership(
@@ -122,6 +134,23 @@ class ClientTask:
         self._check_at = now + self._check_seconds * (0.5 + rng.random())
         self._policy_at = now + _POLICY_SECONDS * (0.5 + rng.random())
         self._finish_attempt = self._finish  # Bound once rather than per attempt.
+
+    def remember(self, memory: ClientTaskMemory) -> None:
+        """Go on with what another client task of this service has learnt, and has left."""
+        self._throttle = memory.throttle
+        self._retry_budget = memory.retry_budget
+
+    def leave_memory(self) -> ClientTaskMemory:
+        """Return what was learnt, for another, and begin anew: what ends later is not in it."""
+        left = ClientTaskMemory(throttle=self._throttle, retry_budget=self._retry_budget)
+        self.remember(self._new_memory(self._clock()))
+        return left
+
+    def _new_memory(self, now: float) -> ClientTaskMemory:
+        return ClientTaskMemory(
+            throttle=make_throttle(self._config.throttle, rng=self._rng, now=now),
+            retry_budget=RetryBudget(self._config.retry),
+        )
 
     def update(self, backends: Sequence[Backend]) -> None:
         """Learn the service's backends.  An empty list is one: every request is rejected then.

@@ -14,7 +14,7 @@ import grpc.aio
 
 from evenly.core.balancing.backend import Backend
 from evenly.core.observer import NO_OBSERVER, Observer
-from evenly.discovery.target import Discovery, from_target
+from evenly.discovery.target import Discovery
 from evenly.grpc.apart import apart
 from evenly.grpc.connection import Connection
 from evenly.grpc.connections import Connections
@@ -43,8 +43,7 @@ class Service(Connections[Connection]):
         observer: Observer = NO_OBSERVER,
     ) -> None:
         self.name = target if isinstance(target, str) else type(target).__name__
-        discovery = from_target(target) if isinstance(target, str) else target
-        super().__init__(ClientRuntime(discovery, config, observer=observer))
+        super().__init__(ClientRuntime(target, config, observer=observer, part=options))
         self._credentials = credentials
         self._compression = compression
         self._interceptors = apart(interceptors)
@@ -74,8 +73,8 @@ class Service(Connections[Connection]):
         await self.runtime.stopped()
 
     def abandon(self) -> None:
-        """Let go of the sockets of a loop that was closed before this was stopped."""
-        self.runtime.prober.stop()
+        """Let go of what a loop leaves that was closed before this was stopped."""
+        self.runtime.abandon()
 
     # The runtime says what to do.
 

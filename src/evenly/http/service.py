@@ -16,7 +16,7 @@ from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.request import Request
 from evenly.discovery.authority import authority_of
-from evenly.discovery.target import Discovery, from_target
+from evenly.discovery.target import Discovery
 from evenly.errors import ConfigError
 from evenly.http.connection import Lost, NotSent, Response
 from evenly.http.message import check_visible
@@ -76,7 +76,7 @@ class Service:
         observer: Observer = NO_OBSERVER,
     ) -> None:
         self.name = target if isinstance(target, str) else type(target).__name__
-        self.runtime = ClientRuntime(from_target(target), config, observer=observer)
+        self.runtime = ClientRuntime(target, config, observer=observer, part=host)
         self.loop: asyncio.AbstractEventLoop
         self.users = 0
         if host is None and isinstance(target, str):
@@ -111,8 +111,8 @@ class Service:
         await self.runtime.stopped()
 
     def abandon(self) -> None:
-        """Let go of the sockets of a loop that was closed before this was stopped."""
-        self.runtime.prober.stop()
+        """Let go of what a loop leaves that was closed before this was stopped."""
+        self.runtime.abandon()
 
     def link_for(self, attempt: Attempt) -> Link | None:
         """Return the connections to send an attempt on, or `None` if there are none."""

@@ -35,6 +35,7 @@ from evenly.errors import ConfigError
 from evenly.observe.guard import guarded
 from evenly.probe.prober import Prober
 from evenly.runtime.client_config import ClientConfig
+from evenly.runtime.memories import MEMORIES
 from evenly.wire.load_header import parse_load
 
 __all__ = ["ClientRuntime", "Connector", "Waiting", "check_client"]
@@ -149,12 +150,14 @@ class ClientRuntime:
 
     def __init__(
         self,
-        discovery: Discovery,
+        target: str | Discovery,
         config: ClientConfig,
         *,
         observer: Observer = NO_OBSERVER,
         lock: AbstractContextManager[object] | None = None,
+        part: object = None,
     ) -> None:
+        """Decide about `target`; `part` says which part of it, where one name has several."""
         self.config = config
         # One of its own is cheaper than `nullcontext`, or than asking whether there is one.
         self.lock = threading.RLock() if lock is None else lock
@@ -167,7 +170,12 @@ class ClientRuntime:
         self.is_discovered = False
         """Whether there has been a list of backends, or the wait for it is over."""
         self.prober = Prober(self._reported, key=config.probe.key)
-        self._discovery = from_target(discovery)  # It checks that it is one.
+        self._discovery = from_target(target)  # It checks that it is one.
+        # A discovery is an object, which says nothing about the next one.
+        task = config.task
+        self._memory_key = (
+            (target, part, task.throttle, task.retry) if isinstance(target, str) else None
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connector: Connector | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -197,6 +205,10 @@ class ClientRuntime:
             self.prober.start(loop)
         # In an empty context: the one that is current may belong to a request.
         Context().run(self._begin_watching, loop)
+        memory = None if self._memory_key is None else MEMORIES.take(self._memory_key)
+        if memory is not None:
+            with self.lock:
+                self.task.remember(memory)
         self._schedule()
 
     def _begin_watching(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -210,11 +222,19 @@ class ClientRuntime:
                 timer.cancel()
         if self._watching is not None:
             self._watching.cancel()
-        self.prober.stop()
-        self._connector = None
+        self.abandon()
         parked, self._parked = self._parked, OrderedDict()
         for waiting in parked:
             waiting.go_on(_NO_BACKEND)
+
+    def abandon(self) -> None:
+        """Let go of what belongs to no loop, which may be closed: sockets, and what was learnt."""
+        self.prober.stop()
+        was_running, self._connector = self._connector is not None, None
+        if was_running and self._memory_key is not None:
+            with self.lock:
+                memory = self.task.leave_memory()
+            MEMORIES.leave(self._memory_key, memory)
 
     async def stopped(self) -> None:
         """Wait, after `stop`, until nothing of this runs any more."""

@@ -18,7 +18,7 @@ from evenly.core.balancing.backend import Backend
 from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.observer import Observer
 from evenly.core.request import Next, Outcome, Reason, Rejection, Request
-from evenly.discovery.target import Discovery, from_target
+from evenly.discovery.target import Discovery
 from evenly.grpc.connection import State
 from evenly.grpc.connections import Connections
 from evenly.grpc.options import Options, channel_options
@@ -55,8 +55,9 @@ class Service(Connections[Connection]):
     ) -> None:
         self.name = target if isinstance(target, str) else type(target).__name__
         self.lock = threading.RLock()
-        discovery = from_target(target) if isinstance(target, str) else target
-        super().__init__(ClientRuntime(discovery, config, observer=observer, lock=self.lock))
+        super().__init__(
+            ClientRuntime(target, config, observer=observer, lock=self.lock, part=options)
+        )
         self.background = background.hold()
         self.turns: set[Turn] = set()
         """Requests that wait to be sent."""
