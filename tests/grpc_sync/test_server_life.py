@@ -199,3 +199,18 @@ def test_a_server_that_was_never_started_stops() -> None:
 def test_a_pool_and_its_size_contradict_one_another() -> None:
     with pytest.raises(ConfigError, match="max_workers"):
         evenly.grpc.sync.server(futures.ThreadPoolExecutor(1), max_workers=1)
+
+
+def test_a_service_registered_after_the_start_is_not_in_the_health_service(
+    behavior: Behavior,
+) -> None:
+    """gRPC warns of it, and does not serve it."""
+    with (
+        evenly_server(behavior) as (server, address),
+        grpc.insecure_channel(address) as channel,
+    ):
+        server.add_registered_method_handlers("late.Service", {})
+        with pytest.raises(grpc.RpcError) as caught:
+            check(channel, "late.Service")
+        error: Anything = caught.value
+        assert error.code() is grpc.StatusCode.NOT_FOUND

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -21,7 +22,8 @@ from evenly.core.request import Next, Outcome, Reason, Rejection, Request
 from evenly.grpc.call_options import options_of
 from evenly.grpc.connection import Connection, State
 from evenly.grpc.errors import local_status, refused_by_backend, refused_here
-from evenly.grpc.sending import Sending, at_once
+from evenly.grpc.refusal import REFUSAL, Nowhere
+from evenly.grpc.sending import Sending, at_once, error_of, status_of
 from evenly.runtime.client import Waiting
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ Given = tuple[Any, grpc.CallCredentials | None, grpc.Compression | None]
 _OK = grpc.StatusCode.OK
 _CANCELLED = grpc.StatusCode.CANCELLED
 _NO_CONNECTION = Rejection(Reason.NO_BACKEND, retryable=False)
+_EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
 _NOTHING_SENT = "evenly: the connection could not be had; nothing was sent (local)"
 _REFUSED = "evenly: gRPC refused the call (local)"
 _CANCELLED_HERE = "Locally cancelled by application!"
@@ -216,7 +219,7 @@ class AnyCall:
 
     # The life of an attempt.
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
+    def _open(self, connection: Connection | Nowhere, options: dict[str, Any]) -> Any:
         """Begin gRPC's own call on a connection."""
         raise NotImplementedError
 
@@ -238,14 +241,13 @@ class AnyCall:
         elif self._attempt is not None:
             self._finish_unsent(self._attempt, Outcome.NOT_SENT)
         details = "evenly: the deadline passed before there was a backend to send to (local)"
-        self._end(grpc.StatusCode.DEADLINE_EXCEEDED, details)
+        self._refuse(_EXPIRED, grpc.StatusCode.DEADLINE_EXCEEDED, details)
 
     def _go_on(self, answer: Attempt | Rejection) -> None:
         """Send the attempt that the core allows, or end with its rejection."""
         self._waiting = None
         if not isinstance(answer, Attempt):
-            self._rejection = answer
-            self._end(*local_status(answer, self._request, self._service.name))
+            self._refuse(answer, *local_status(answer, self._request, self._service.name))
             return
         self._attempt = answer
         connection = self._service.connection_for(answer)
@@ -287,7 +289,8 @@ class AnyCall:
             self._wake()
 
     def _options(self, attempt: Attempt) -> dict[str, Any]:
-        return options_of(attempt, time.monotonic(), *self._given)
+        now = time.monotonic()
+        return options_of(attempt.request, attempt.number, now, *self._given)
 
     def _send_elsewhere(self, attempt: Attempt, verdict: Next) -> None:
         """Go on after an attempt that was not sent."""
@@ -304,8 +307,41 @@ class AnyCall:
             runtime.park_first(waiting)  # It came before all that wait.
             self._wait(waiting)
         else:
-            self._rejection = _NO_CONNECTION
-            self._end(grpc.StatusCode.UNAVAILABLE, _NOTHING_SENT)
+            self._refuse(_NO_CONNECTION, grpc.StatusCode.UNAVAILABLE, _NOTHING_SENT)
+
+    def _refuse(self, rejection: Rejection, code: grpc.StatusCode, details: str) -> None:
+        """End a call that was never sent; interceptors see it like any that failed."""
+        self._rejection = rejection
+        if not self._method.channel.has_interceptors or not self.can_replay:
+            self._end(code, details)
+            return
+        self._attempt = None
+
+        def refusal() -> grpc.aio.AioRpcError:
+            return refused_here(rejection, code, details)
+
+        def run() -> Any:
+            REFUSAL.set(refusal)
+            options = options_of(self._request, 1, time.monotonic(), *self._given)
+            return self._open(self._service.nowhere, options)
+
+        try:
+            self._inner = self._context.run(run)
+        except Exception as error:  # noqa: BLE001 -- it is the caller's mistake, and raised there
+            self._error = error
+            self._end(grpc.StatusCode.INTERNAL, _REFUSED)
+            return
+        self._inner.add_done_callback(partial(self._was_refused, refusal()))
+        if self._changed is not None:
+            self._wake()
+
+    def _was_refused(self, refusal: grpc.aio.AioRpcError, inner: Any) -> None:
+        """Learn what the interceptors have made of a refusal, for those who still write."""
+        code, trailers, is_cancelled, self.raised = status_of(inner)
+        if self.raised is None and code is not _OK and not is_cancelled:
+            is_as_it_was = at_once(inner.details()) == refusal.details()
+            self.raised = refusal if is_as_it_was else error_of(inner, code, trailers)
+        self._end()
 
     def attempt_ended(self, attempt: Attempt, outcome: Outcome, verdict: Next) -> None:
         """Learn that an attempt is over and settled."""

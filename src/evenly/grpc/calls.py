@@ -13,6 +13,7 @@ import grpc.aio
 from evenly.core.request import Outcome, Request
 from evenly.grpc.call import AnyCall, Given
 from evenly.grpc.connection import Connection
+from evenly.grpc.refusal import Nowhere
 from evenly.grpc.request_stream import RequestStream
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _UnaryRequest(AnyCall):
         self._message = message
         super().__init__(method, service, request, given, is_patient)
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
+    def _open(self, connection: Connection | Nowhere, options: dict[str, Any]) -> Any:
         return self._method.callable_on(connection)(self._message, **options)
 
 
@@ -68,7 +69,7 @@ class _StreamRequest(AnyCall):
         )
         super().__init__(method, service, request, given, is_patient)
 
-    def _open(self, connection: Connection, options: dict[str, Any]) -> Any:
+    def _open(self, connection: Connection | Nowhere, options: dict[str, Any]) -> Any:
         return self._method.callable_on(connection)(self._requests.open(), **options)
 
     def _end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:

@@ -16,6 +16,7 @@ from evenly.context import outgoing_request
 from evenly.grpc.call import AnyCall
 from evenly.grpc.calls import StreamStreamCall, StreamUnaryCall, UnaryStreamCall, UnaryUnaryCall
 from evenly.grpc.connection import Connection, State
+from evenly.grpc.refusal import Nowhere
 
 if TYPE_CHECKING:
     from evenly.grpc.channel import Channel
@@ -42,7 +43,7 @@ class Method:
         self.request_serializer = request_serializer
         self._name = name
         self._response_deserializer = response_deserializer
-        self._callables: dict[Connection, Any] = {}
+        self._callables: dict[Connection | Nowhere, Any] = {}
         self._is_idempotent = channel.config.is_idempotent(name)
         # Interceptors are to see messages.  Those could change once they were sent, and so cannot
         # be kept.
@@ -63,7 +64,7 @@ class Method:
         given = (metadata, credentials, compression)
         return self.call_class(self, service, request, message, given, bool(wait_for_ready))
 
-    def callable_on(self, connection: Connection) -> Any:
+    def callable_on(self, connection: Connection | Nowhere) -> Any:
         """Return gRPC's own multi-callable for this method on a connection, made once."""
         found = self._callables.get(connection)
         if found is None:

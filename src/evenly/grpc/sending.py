@@ -21,7 +21,7 @@ from evenly.wire.metadata import REJECT_KEY
 if TYPE_CHECKING:
     from evenly.grpc.call import AnyCall
 
-__all__ = ["Sending", "at_once"]
+__all__ = ["Sending", "at_once", "error_of", "status_of"]
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("gRPC made us wait for the status of a call that has ended")
 
 
-def _status_of(
+def status_of(
     inner: Any,
 ) -> tuple[grpc.StatusCode, grpc.aio.Metadata, bool, Exception | None]:
     """Return how gRPC's call ended: its code and trailers, and whether this side gave it up.
@@ -64,11 +64,12 @@ def _status_of(
     return code, _NO_METADATA if trailers is None else trailers, is_ours, None
 
 
-def _error_of(
+def error_of(
     inner: Any,
     code: grpc.StatusCode,
     trailers: grpc.aio.Metadata,
 ) -> grpc.aio.AioRpcError | None:
+    """Return that as an error, also where it is none; `None` where an interceptor raised."""
     try:
         initial = at_once(inner.initial_metadata())
         details = at_once(inner.details())
@@ -108,7 +109,7 @@ class Sending:
 
     def ended(self, inner: Any) -> None:
         """Learn that gRPC's call has ended, in whatever way."""
-        code, trailers, is_cancelled, raised = _status_of(inner)
+        code, trailers, is_cancelled, raised = status_of(inner)
         connection = self._connection
         runtime = connection.owner.runtime
         is_stream = code is _INTERNAL and self._sends_stream and not trailers
@@ -149,7 +150,7 @@ class Sending:
         if call is not None:
             if call.sends_stream:
                 # A message that could not be sent overwrites a status that was there before, too.
-                call.seen = _error_of(inner, code, trailers)
+                call.seen = error_of(inner, code, trailers)
             call.raised = raised
             call.attempt_ended(attempt, outcome, verdict)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import cached_property
 from typing import final
 
 import grpc
@@ -19,6 +20,7 @@ from evenly.grpc.apart import apart
 from evenly.grpc.connection import Connection
 from evenly.grpc.connections import Connections
 from evenly.grpc.options import Options, channel_options
+from evenly.grpc.refusal import Nowhere
 from evenly.grpc.target import grpc_target
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
@@ -59,6 +61,11 @@ class Service(Connections[Connection]):
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to look for backends and to connect."""
         self.runtime.start(loop, self)
+
+    @cached_property
+    def nowhere(self) -> Nowhere:
+        """Where a call goes that is refused here, past the interceptors."""
+        return Nowhere(self._interceptors or ())
 
     async def stop(self) -> None:
         """Close every connection; calls that have not ended are cancelled."""

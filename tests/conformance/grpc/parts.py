@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +56,15 @@ class Certificates:
                 self.server.chain, self.client.key, self.client.chain
             )
         return grpc.ssl_channel_credentials(self.server.chain)
+
+
+@contextmanager
+def unused_port() -> Iterator[int]:
+    """Give a port where nobody listens yet, and nobody but gRPC can."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @functools.cache

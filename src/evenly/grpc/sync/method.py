@@ -53,9 +53,8 @@ class CallOptions:
 
     def of(self, attempt: Attempt) -> dict[str, Any]:
         """Return what to tell gRPC about an attempt."""
-        return options_of(
-            attempt, time.monotonic(), self._metadata, self._credentials, self._compression
-        )
+        given = (self._metadata, self._credentials, self._compression)
+        return options_of(attempt.request, attempt.number, time.monotonic(), *given)
 
 
 class Method:

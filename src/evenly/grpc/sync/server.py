@@ -102,7 +102,8 @@ class Server(grpc.Server):
         self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler]
     ) -> None:
         """Register the handlers of one service, before the server is started."""
-        self._learn_name(service_name)
+        if self._background is None:  # Once it was started gRPC warns, and serves them not.
+            self._learn_name(service_name)
         self._inner.add_registered_method_handlers(service_name, dict(method_handlers))
 
     def add_insecure_port(self, address: str) -> int:
@@ -195,6 +196,8 @@ class Server(grpc.Server):
         if name != HEALTH_SERVICE:
             self._health.add_names((name,))
             return
+        if self._background is not None:
+            return  # Ours is there already, and gRPC takes the first.
         self._health = None
         _LOGGER.warning(
             "%s was registered, and answers instead of evenly's own: clients hear from it, and "
