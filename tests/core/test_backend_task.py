@@ -180,7 +180,8 @@ def test_what_ends_within_ten_milliseconds_is_averaged_together() -> None:
 
 def test_what_ended_is_counted_before_what_ends_otherwise_and_before_the_process() -> None:
     clock = ManualClock()
-    task = new_task(BackendTaskConfig(cost=CostConfig(period_seconds=1.0)), clock=clock)
+    cost = CostConfig(period_seconds=1.0, serving_seconds=1.0)
+    task = new_task(BackendTaskConfig(cost=cost), clock=clock)
     task.record_process(0.0)
     batch = [admitted(task) for _ in range(4)]
     clock.advance(1.0)
@@ -198,6 +199,22 @@ def test_what_ended_is_counted_before_what_ends_otherwise_and_before_the_process
         used += 0.05 * (used_seconds - used)
     assert task._averages.mean_cpu_seconds == pytest.approx(used)
     assert task.finished == 6
+
+
+def test_background_work_is_not_charged_to_a_customer_but_counts_where_a_queue_is_judged() -> None:
+    clock = ManualClock()
+    quota = QuotaConfig(limits={"a": 1.0}, default_limit=1.0)
+    task = new_task(BackendTaskConfig(quota=quota), clock=clock)
+    task.record_process(0.0)
+    for second in range(1, 101):
+        clock.advance(1.0)
+        admitted(task, customer="a").finish(Outcome.OK, 0.005)
+        task.record_process(0.505 * second)  # Half a core is used by a thread of the process.
+
+    account = task.snapshot().customers["a"]
+    assert account.expected_cost_seconds == pytest.approx(2 * 0.005 + 0.001, rel=0.02)
+    # That thread takes the CPU away all the same: a queue of ten lasts for seconds, not for 0.1.
+    assert task._averages.mean_cpu_seconds == pytest.approx(0.505, rel=0.02)
 
 
 def test_requests_per_second_count_what_has_ended_too() -> None:

@@ -307,10 +307,11 @@ class BackendTask:
         if ended.count:
             self._finished += ended.count
             cost = self._cost.settle(ended.cpu_seconds, ended.count)
-            ended.take(self._used_seconds(cost))
+            ended.take(self._used_seconds(cost, ended.count))
 
-    def _used_seconds(self, cost: float) -> float:
-        return cost / self._config.cost.compute_units  # By this machine's clock, not normalised.
+    def _used_seconds(self, cost: float, count: int = 1) -> float:
+        """Return what requests used by this machine's clock, paid for or not."""
+        return cost / self._config.cost.compute_units + count * self._cost.unpaid_seconds
 
     def _reported_utilization(self, now: float) -> float:
         cpu = self._utilization.value(now)

@@ -10,8 +10,17 @@ from evenly.core.overload.cost import CostConfig, CostKeeper
 from evenly.errors import ConfigError
 
 
-def begun(compute_units: float = 1.0, period_seconds: float = 1.0) -> CostKeeper:
-    keeper = CostKeeper(CostConfig(compute_units=compute_units, period_seconds=period_seconds))
+def begun(
+    compute_units: float = 1.0, period_seconds: float = 1.0, serving_seconds: float = 8.0
+) -> CostKeeper:
+    """Return a keeper for requests that take long to serve, so that sums are exact."""
+    keeper = CostKeeper(
+        CostConfig(
+            compute_units=compute_units,
+            period_seconds=period_seconds,
+            serving_seconds=serving_seconds,
+        )
+    )
     keeper.record_process(100.0, 0.0)  # Start-up used 100 s, which no request pays for.
     return keeper
 
@@ -65,6 +74,61 @@ def test_all_of_the_process_is_attributed_over_time() -> None:
     assert used - charged <= 2 * 40 * 0.001
 
 
+def test_a_cheap_request_pays_for_what_it_takes_to_serve_it() -> None:
+    keeper = begun(serving_seconds=0.001)
+    process = 100.0
+    for second in range(1, 4):
+        for _ in range(1000):
+            cost = keeper.settle(0.000006)
+        process += 1000 * 0.000255
+        keeper.record_process(process, float(second))
+
+    assert cost == pytest.approx(0.000255)  # An echo over gRPC: a handler of 6 µs.
+    assert keeper.snapshot().background_seconds == pytest.approx(0.0, abs=1e-9)
+
+
+def test_background_work_is_charged_to_nobody_beyond_the_own_cost_of_requests() -> None:
+    keeper = begun(serving_seconds=0.0009765625)
+    costs = []
+    for second in range(1, 61):
+        costs.append(keeper.settle(0.005))
+        # Half a core beside it, in a thread that no request knows of.
+        keeper.record_process(100.0 + 0.505 * second, float(second))
+
+    assert max(costs) == pytest.approx(2 * 0.005 + 0.0009765625)
+    assert keeper.snapshot().background_seconds == pytest.approx(60 * 0.505 - sum(costs), abs=0.01)
+    keeper.record_process(130.3, 61.0)  # The thread has ended ...
+    costs = []
+    for second in range(62, 65):
+        costs.append(keeper.settle(0.005))
+        keeper.record_process(130.3 + 0.005 * (second - 61), float(second))
+    assert costs[1:] == pytest.approx([0.005, 0.005])  # ... and is not paid for afterwards.
+
+
+def test_what_is_beyond_serving_is_shared_in_proportion_to_the_handlers() -> None:
+    keeper = begun(serving_seconds=0.125)
+    for handler in (0.5, 1.5, 0.0, 0.0):
+        keeper.settle(handler)
+    keeper.record_process(103.5, 1.0)  # 1.5 besides: 4 · 0.125 alike, and 1.0 for 2.0 of handlers
+
+    assert keeper.snapshot().overhead_seconds == 0.125
+    assert keeper.snapshot().overhead_ratio == 0.5
+    costs = [keeper.settle(handler) for handler in (0.5, 1.5, 0.0, 0.0)]
+    assert costs == [0.5 + 0.125 + 0.25, 1.5 + 0.125 + 0.75, 0.125, 0.125]
+    assert keeper.snapshot().pool_seconds == 0.0
+
+
+def test_without_a_share_for_serving_a_request_costs_twice_its_handler_at_most() -> None:
+    keeper = begun(serving_seconds=0.0)
+    keeper.settle(0.5)
+    keeper.settle(0.0)
+    keeper.record_process(104.0, 1.0)
+
+    assert keeper.settle(0.0) == 0.0
+    assert keeper.settle(0.5) == 1.0
+    assert keeper.snapshot().background_seconds == 3.0
+
+
 def test_a_quiet_night_is_not_charged_to_the_first_request_in_the_morning() -> None:
     keeper = begun()
     for hour in range(8):
@@ -72,7 +136,7 @@ def test_a_quiet_night_is_not_charged_to_the_first_request_in_the_morning() -> N
     keeper.settle(0.01)
     keeper.record_process(108.03, 30_000.0)  # 0.03 used, 0.01 in the handler
 
-    assert keeper.snapshot().idle_seconds == pytest.approx(8.0)
+    assert keeper.snapshot().background_seconds == pytest.approx(8.0)
     assert keeper.settle(0.01) == pytest.approx(0.01 + 0.02)
 
 
@@ -80,11 +144,11 @@ def test_a_request_that_ran_through_quiet_periods_takes_its_part_back() -> None:
     keeper = begun()
     keeper.record_process(101.0, 1.0)
     keeper.record_process(102.0, 2.0)
-    assert keeper.snapshot().idle_seconds == 2.0
+    assert keeper.snapshot().background_seconds == 2.0
     assert keeper.settle(2.75) == 2.75
     keeper.record_process(103.0, 3.0)  # 1 − 2.75: 1.75 of the idle seconds were its own
 
-    assert keeper.snapshot().idle_seconds == 0.25
+    assert keeper.snapshot().background_seconds == 0.25
     assert keeper.snapshot().pool_seconds == 0.0
     assert keeper.settle(0.5) == 0.5
 
@@ -162,7 +226,14 @@ def test_wrong_readings_are_ignored_and_counted(wrong: float) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"compute_units": 0.0}, {"compute_units": math.nan}, {"period_seconds": 0.0}],
+    [
+        {"compute_units": 0.0},
+        {"compute_units": math.nan},
+        {"period_seconds": 0.0},
+        {"serving_seconds": -0.001},
+        {"serving_seconds": math.inf},
+        {"serving_seconds": math.nan},
+    ],
 )
 def test_wrong_config(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
