@@ -202,7 +202,7 @@ def test_a_pool_and_its_size_contradict_one_another() -> None:
 
 
 def test_a_service_registered_after_the_start_is_not_in_the_health_service(
-    behavior: Behavior,
+    behavior: Behavior, caplog: pytest.LogCaptureFixture
 ) -> None:
     """gRPC warns of it, and does not serve it."""
     with (
@@ -210,6 +210,7 @@ def test_a_service_registered_after_the_start_is_not_in_the_health_service(
         grpc.insecure_channel(address) as channel,
     ):
         server.add_registered_method_handlers("late.Service", {})
+        assert "Cannot register method handlers once server has started" in caplog.text
         with pytest.raises(grpc.RpcError) as caught:
             check(channel, "late.Service")
         error: Anything = caught.value
