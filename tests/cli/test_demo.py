@@ -166,6 +166,7 @@ def test_a_play_that_meets_its_bounds_ends_well(
         "unit": "ratio",
         "is_met": True,
         "how": "so",
+        "failed_by": {},
     }
     assert document["parts"][0]["ok"]["CRITICAL"] == 7
     assert document["demo_cores"] == 0.41

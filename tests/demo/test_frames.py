@@ -61,6 +61,17 @@ def test_rates_are_differences_over_the_length_of_the_frame() -> None:
     assert watched.frame()["rates"]["asked"] == 0.0
 
 
+def test_failures_are_rates_by_kind() -> None:
+    watched = Watched()
+    watched.saw("c1", failed={"CRITICAL": 3}, failed_by={"timeout": {"CRITICAL": 3}})
+    watched.saw("c2", failed={"CRITICAL": 1}, failed_by={"timeout": {"CRITICAL": 1}})
+
+    frame = watched.frame()
+    assert frame["rates"]["failed"] == 8.0
+    assert frame["failed_by"] == {"timeout": 8.0}
+    assert watched.frame()["failed_by"] == {}
+
+
 def test_customers() -> None:
     watched = Watched()
     watched.saw("c1", customers={"shop": {"asked": 3, "ok": 2, "failed": 0, "refused": 1}})

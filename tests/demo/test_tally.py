@@ -42,6 +42,8 @@ def test_every_request_is_counted_once(endings: list[int], seed: int) -> None:
         refused = sum(sum(of.values()) for of in shown["refused"].values())
         ended = count(shown, "ok") + count(shown, "failed") + refused
         assert count(shown, "asked") == ended + shown["active"]
+        failed_by = sum(sum(of.values()) for of in shown["failed_by"].values())
+        assert failed_by == count(shown, "failed")
         assert sum(shown["latency"].values()) == count(shown, "ok")
         for of in shown["customers"].values():
             assert of["asked"] >= of["ok"] + of["failed"] + of["refused"]

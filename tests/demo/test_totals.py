@@ -71,6 +71,17 @@ def test_what_has_not_ended_is_under_way() -> None:
     }  # fmt: skip
 
 
+def test_failures_are_told_by_kind_and_criticality() -> None:
+    counted = totals(
+        failed={"CRITICAL": 3, "SHEDDABLE": 1},
+        failed_by={"timeout": {"CRITICAL": 2, "SHEDDABLE": 1}, "cancelled": {"CRITICAL": 1}},
+    )
+
+    assert counted.failed_by() == {"cancelled": 1, "timeout": 3}
+    assert counted.failed_by("SHEDDABLE") == {"timeout": 1}
+    assert (counted - counted).failed_by() == {}
+
+
 def test_reasons_are_those_that_clients_count() -> None:
     assert REASONS == ("throttled", "shed", "quota", "no_backend")
 

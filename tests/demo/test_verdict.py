@@ -48,6 +48,39 @@ def test_failures_are_errors_and_refusals_that_no_overload_excuses() -> None:
     assert failures(part) == 3 + 5
 
 
+def by_kind(level: str = "CRITICAL", **kinds: int) -> Totals:
+    failed = counts(ok=10, failed=sum(kinds.values()), level=level, no_backend=2, shed=4)
+    of_kinds = {("failed_by", kind, level): number for kind, number in kinds.items()}
+    return Totals(failed.at, failed.counters | of_kinds)
+
+
+def test_a_missed_figure_says_what_failed_by_kind() -> None:
+    part = by_kind(timeout=1, connection_lost=30)
+    figure = restarted(part)
+
+    assert str(figure) == (
+        "failed requests during the rolling restart: 33 (≤ 0);"
+        " 30 connection lost, 2 no backend, 1 timeout"
+    )
+    kinds = {"connection_lost": 30, "no_backend": 2, "timeout": 1}
+    assert figure.describe()["failed_by"] == kinds
+    assert fast_fail_errors(part, had_share=True).failed_by == kinds
+    assert errors_fall(counts(ok=1), part, had_share=True).failed_by == kinds
+    assert str(restarted(counts(ok=9))) == "failed requests during the rolling restart: 0 (≤ 0)"
+
+
+def test_what_was_not_served_of_the_most_critical_is_told_by_kind() -> None:
+    lost = by_kind("CRITICAL_PLUS", timeout=3)
+    of_others = by_kind(cancelled=7)
+    both = Totals(1.0, lost.counters | of_others.counters)
+
+    assert critical_plus(lost, both, never_ended=0).failed_by == {
+        "timeout": 3,
+        "no_backend": 2,
+        "shed": 4,
+    }
+
+
 def test_the_part_that_was_served_is_of_those_that_ended() -> None:
     part = counts(ok=90, failed=4, shed=5, throttled=1, asked=1000)
 

@@ -25,7 +25,14 @@ SILENT_SECONDS: Final = 1.5
 """A child that has said nothing for so long stands still.  Six of its lines: a busy machine may
 well delay a few."""
 
-_CLIENT_COUNTERS: Final = (*ENDINGS, "customers", "attempts", "retries", "latency")
+_CLIENT_COUNTERS: Final = (
+    *ENDINGS,
+    "failed_by",
+    "customers",
+    "attempts",
+    "retries",
+    "latency",
+)
 _BACKEND_COUNTERS: Final = ("ok", "failed", "rejected")
 _CPU: Final = ("cpu_seconds",)
 _LIVE: Final = ("healthy", "lame duck")
@@ -269,6 +276,7 @@ def _rates(part: Totals, per: float) -> Frame:
         },
         "retry_ratio": None if ratio is None else _short(ratio),
         "refused_by": {reason: _short(part.count("refused", reason) * per) for reason in REASONS},
+        "failed_by": {kind: _short(number * per) for kind, number in part.failed_by().items()},
         "of": {
             criticality: {
                 ending: _short(part.of_criticality(ending, criticality) * per) for ending in ENDINGS

@@ -33,6 +33,7 @@ class Part:
             "began_at": round(self.began_at, 3),
             "ended_at": round(self.ended_at, 3),
             **{ending: self._of_criticality(ending) for ending in ENDINGS},
+            "failed_by": self.counts.failed_by(),
             "refused_by": {reason: self.counts.count("refused", reason) for reason in REASONS},
             "attempts": self.counts.attempts,
             "retries": self.counts.retries,

@@ -11,6 +11,7 @@ import evenly
 from evenly.core.criticality import Criticality
 from evenly.core.observer import Observer
 from evenly.core.request import Request
+from evenly.demo.failures import Failures
 from evenly.demo.plan import WILD
 
 __all__ = ["REFUSALS", "Tally", "application_attempt", "bucket_of", "latency_ms"]
@@ -56,6 +57,7 @@ class Tally(Observer):
         self._asked: Counter[str] = Counter()
         self._ok: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
+        self._failures = Failures()
         self._refused: dict[str, Counter[str]] = {kind: Counter() for kind in REFUSALS}
         self._customers: dict[str, Counter[str]] = {}
         self._latency: Counter[int] = Counter()
@@ -92,6 +94,7 @@ class Tally(Observer):
                 self._of(customer)["refused"] += 1
                 return
         self._failed[label] += 1
+        self._failures.add(error, label)
         self._of(customer)["failed"] += 1
 
     def shown(self) -> dict[str, Any]:
@@ -100,6 +103,7 @@ class Tally(Observer):
             "asked": self._asked,
             "ok": self._ok,
             "failed": self._failed,
+            "failed_by": self._failures.counts,
             "refused": self._refused,
             "customers": self._customers,
             "attempts": self.attempts,

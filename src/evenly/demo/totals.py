@@ -130,6 +130,14 @@ class Totals:
         """Requests that ended in an error, a timeout or a lost connection."""
         return self.count("failed")
 
+    def failed_by(self, criticality: str | None = None) -> dict[str, int]:
+        """Count failures by kind (`evenly.demo.failures`): those that there were, by name."""
+        found: dict[str, int] = {}
+        for key, n in sorted(self.counters.items()):
+            if key[0] == "failed_by" and len(key) == 3 and criticality in (None, key[2]):
+                found[key[1]] = found.get(key[1], 0) + int(n)
+        return {kind: n for kind, n in found.items() if n}
+
     @property
     def refused(self) -> int:
         """Requests that were refused, here or there."""

@@ -7,11 +7,12 @@ because what a request is to its user is what its client saw.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, final
 
-from evenly.demo.totals import Totals
+from evenly.demo.failures import worded
+from evenly.demo.totals import REASONS, Totals
 
 __all__ = [
     "Figure",
@@ -19,6 +20,7 @@ __all__ = [
     "critical_plus",
     "errors_fall",
     "failures",
+    "failures_by",
     "fast_fail_errors",
     "missed",
     "never_ended",
@@ -51,6 +53,18 @@ _CRITICAL_PLUS: Final = "CRITICAL_PLUS"
 def failures(counts: Totals) -> int:
     """Return how many failed: errors, timeouts, lost, and refused without any overload."""
     return counts.failed + sum(counts.count("refused", reason) for reason in _LIKE_FAILURES)
+
+
+def failures_by(counts: Totals) -> dict[str, int]:
+    """Return the same by kind: those that there were."""
+    alike = {reason: counts.count("refused", reason) for reason in _LIKE_FAILURES}
+    return counts.failed_by() | {reason: n for reason, n in alike.items() if n}
+
+
+def _lost_by(counts: Totals, criticality: str) -> dict[str, int]:
+    """Return what failed or was refused of one criticality, by kind."""
+    refused = {reason: counts.count("refused", reason, criticality) for reason in REASONS}
+    return counts.failed_by(criticality) | {reason: n for reason, n in refused.items() if n}
 
 
 def ok_ratio(counts: Totals, criticality: str | None = None) -> float | None:
@@ -106,6 +120,8 @@ class Figure:
     relation: str
     unit: str
     how: str
+    failed_by: Mapping[str, int] = field(default_factory=dict)
+    """What failed, by kind, where that decides."""
 
     @property
     def is_met(self) -> bool:
@@ -126,6 +142,7 @@ class Figure:
             "unit": self.unit,
             "is_met": self.is_met,
             "how": self.how,
+            "failed_by": dict(self.failed_by),
         }
 
     @property
@@ -139,7 +156,8 @@ class Figure:
         return f"{self.relation} {self._show(self.bound)}"
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.shown_value} ({self.shown_bound})"
+        kinds = worded(self.failed_by)
+        return f"{self.what}: {self.shown_value} ({self.shown_bound})" + (kinds and f"; {kinds}")
 
     def _show(self, value: float | None) -> str:
         if value is None:
@@ -173,6 +191,7 @@ def restart_failures(
         f" ended + {client_ends} clients that ended, of {part.asked} requests from the first"
         " SIGTERM until all backends were new and served, and nothing was under way any more;"
         f" {_refused(part)} refused (throttled, shed, quota) have a figure of their own",
+        failed_by=failures_by(part),
     )
 
 
@@ -209,6 +228,7 @@ def fast_fail_errors(part: Totals, *, had_share: bool) -> Figure:
         unit="ratio",
         how=f"{failures(part)} failed of {ended} requests that ended from the moment the backend"
         f" began to fail until it was repaired; {_share(had_share=had_share)}",
+        failed_by=failures_by(part),
     )
 
 
@@ -224,6 +244,7 @@ def errors_fall(first: Totals, second: Totals, *, had_share: bool) -> Figure:
         unit="requests",
         how=f"{failures(second)} failed requests in the second half of that time against"
         f" {failures(first)} in the first; none is few enough; {_share(had_share=had_share)}",
+        failed_by=failures_by(second),
     )
 
 
@@ -268,6 +289,7 @@ def critical_plus(part: Totals, until_ended: Totals, *, never_ended: int) -> Fig
         how=f"of {asked} CRITICAL_PLUS requests in the whole overload, its beginning included,"
         f" {refused} were refused and {failed} failed, at the latest {until_ended.at - part.at:.1f}"
         f" s after it; {never_ended} never ended",
+        failed_by=_lost_by(until_ended, _CRITICAL_PLUS),
     )
 
 

@@ -76,7 +76,7 @@ def test_all_of_the_process_is_attributed_over_time() -> None:
 
 def test_a_cheap_request_pays_for_what_it_takes_to_serve_it() -> None:
     keeper = begun(serving_seconds=0.001)
-    process = 100.0
+    process, cost = 100.0, 0.0
     for second in range(1, 4):
         for _ in range(1000):
             cost = keeper.settle(0.000006)

@@ -23,6 +23,21 @@ function servedShare(frame, history) {
   return history.mean(SHORT_FRAMES, (one) => one.rates.ok) / Math.max(1, possible);
 }
 
+const MOST_KINDS = 3; // More would make the card grow.
+
+/** What failed per second, the most frequent kinds first: "timeout 1.5, connection lost 0.5". */
+function failedBy(history) {
+  const kinds = new Set(
+    history.frames.slice(-LONG_FRAMES).flatMap((one) => Object.keys(one.failed_by ?? {})),
+  );
+  return [...kinds]
+    .map((kind) => [kind, history.mean(LONG_FRAMES, (one) => one.failed_by?.[kind] ?? 0)])
+    .sort((one, other) => other[1] - one[1] || one[0].localeCompare(other[0]))
+    .slice(0, MOST_KINDS)
+    .map(([kind, mean]) => `${kind.replaceAll("_", " ")} ${format.rate(mean)}`)
+    .join(", ");
+}
+
 // `of(frame, history, plan)`: the value as text, a verdict or null, and a note in small print.
 const FIGURES = [
   {
@@ -101,6 +116,7 @@ const FIGURES = [
     name: "Failed",
     unit: "/s",
     of: (_frame, history) => {
+      const kinds = failedBy(history);
       const share = history.share(
         SHORT_FRAMES,
         (one) => one.rates.failed,
@@ -109,7 +125,7 @@ const FIGURES = [
       return {
         value: format.rate(history.mean(SHORT_FRAMES, (one) => one.rates.failed)),
         verdict: upTo(share, 0.01, 0.05),
-        note: "errors, timeouts and lost requests",
+        note: kinds === "" ? "errors, timeouts and lost requests" : `over 10 s: ${kinds}`,
       };
     },
   },
