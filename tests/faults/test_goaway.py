@@ -24,14 +24,8 @@ AT_ONCE = 32
     ("count", "age_ms"),
     [
         pytest.param(6, 2_000, id="six backends"),
-        pytest.param(
-            2,
-            1_000,
-            id="two backends",
-            # A connection that was lost twice within seconds is not opened again at once, though
-            # the server only closed it by its age.  When that meets both, there is no backend.
-            marks=pytest.mark.xfail(reason="the core backs off after LOST", strict=False),
-        ),
+        pytest.param(2, 1_000, id="two backends"),
+        pytest.param(1, 1_000, id="one backend"),
     ],
 )
 async def test_no_call_fails_where_connections_grow_old(count: int, age_ms: int) -> None:

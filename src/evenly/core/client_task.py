@@ -430,7 +430,7 @@ class ClientTask:
             if view.is_pickable and not outcome.is_rejection:
                 self._policy.record_error(view, now)
         # Mostly its report has been heard already, a moment ago.
-        if outcome.is_answer and not (view.health.is_heard and view.health.opened_count):
+        if outcome.is_answer and not (view.health.is_heard and view.health.has_answered):
             self._answered(view, now)
         self._candidates.finish(view, now)
         if not view.in_subset:

@@ -297,6 +297,25 @@ def test_a_lost_connection_refuses_only_if_it_was_short_lived(stood: float, expe
     assert health.is_untried is not expected
 
 
+def test_a_short_lived_connection_that_has_answered_is_tried_again_soon() -> None:
+    health = connected()
+    health.answered(START + 0.1)
+    health.lost(START + 0.5)
+
+    assert not health.is_refusing
+    assert health.connect_at == START + 0.5 + SOON
+
+
+def test_an_answer_speaks_for_its_own_connection_only() -> None:
+    health = connected()
+    health.answered(START + 0.1)
+    health.lost(START + 0.5)
+    health.opened(START + 0.6)
+    health.lost(START + 0.7)
+
+    assert health.is_refusing
+
+
 def test_a_connection_that_stood_for_long_forgives_the_delays_before_it() -> None:
     health = new_health()
     for _ in range(5):

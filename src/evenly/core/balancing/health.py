@@ -96,6 +96,7 @@ class Health:
         "_silent",
         "_superseded_boot",
         "connect_at",
+        "has_answered",
         "is_connected",
         "is_connecting",
         "is_heard",
@@ -119,6 +120,8 @@ class Health:
         """Whether the transport was told to connect and has not said what came of it."""
         self.is_idle = False
         """Whether its connection was closed because nobody used it: one is opened on demand."""
+        self.has_answered = False
+        """Whether it has answered a request since its connection was opened."""
         self._idle_checks = 0
         self._backoff_seconds = 0.0
         self._opened_at = now
@@ -155,6 +158,7 @@ class Health:
         self.is_connecting = False
         self.is_idle = False
         self.is_untried = False
+        self.has_answered = False
         self._opened_at = now
         self.opened_count += 1
         self.connect_at = None
@@ -181,12 +185,16 @@ class Health:
         self._settle()
 
     def lost(self, now: float) -> None:
-        """Learn that a standing connection broke; try again soon, unless it was short-lived."""
+        """Learn that a standing connection broke; try again soon, unless it was of no use.
+
+        One that has answered was of use, however short: a server may end connections by their age.
+        """
         if not self.is_connected:
             return  # A transport that says so twice, or of a connection that was replaced.
         self.is_connected = False
         self._silent = False
-        if now - self._opened_at < self._config.backoff_first_seconds:
+        is_short = now - self._opened_at < self._config.backoff_first_seconds
+        if is_short and not self.has_answered:
             # Accepted and dropped: trying again at once would be a busy loop of connects.
             self._back_off(now)
         else:
@@ -239,6 +247,7 @@ class Health:
         self.heard()
         if self.opened_count == 0:
             self.opened(now)  # A transport that does not speak of connections has one.
+        self.has_answered = True
 
     def said(self, boot: int, sequence: int, *, lame_duck: bool) -> bool:
         """Learn what it says of itself; return False for a report older than one already known.
