@@ -137,3 +137,38 @@ async def test_a_method_registered_after_the_start_is_warned_of_and_not_served(
         assert "Cannot register method handlers once server has started" in caplog.text
         error = await failure(unary(things.channel, "Late")(b"", timeout=SOON))
         assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_for_a_goaway_is_not_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def go_away(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "Stream removed (GOAWAY received)")
+        return request
+
+    async with plain_backends(1) as [one], evenly.grpc.channel(target(one)) as channel:
+        one.unary_unary = go_away
+        await channel.channel_ready()
+        call = channel.unary_unary(UNARY_UNARY)(b"hello", timeout=SOON)
+        looks = [True, False]  # While it waits, and when it is cancelled.
+        waiting = asyncio.Event()
+
+        def is_ready(connection: Connection) -> bool:
+            waiting.set()
+            return looks.pop(0) if looks else True
+
+        monkeypatch.setattr(Connection, "is_ready", is_ready)
+        await waiting.wait()
+
+        assert call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (call.done(), call.cancelled()) == (True, True)
+        await asyncio.sleep(0)
+        assert one.requests == 1
+        assert sum(view.active for view in channel.snapshot().backends) == 0
+
+
+def test_what_is_no_interceptor_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="must be UnaryUnaryClientInterceptor or"):
+        evenly.grpc.channel(NOBODY, interceptors=[object()])  # type: ignore[list-item]

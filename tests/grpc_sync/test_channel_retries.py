@@ -370,3 +370,44 @@ def test_a_call_that_met_a_goaway_waits_for_its_connection_to_show_it(
         assert answer == b"a"
         assert len(requests) == 2
         assert len(looks) >= 2
+
+
+def passing_on(request: bytes, context: grpc.ServicerContext) -> bytes:
+    context.abort(grpc.StatusCode.UNAVAILABLE, "Stream removed (GOAWAY received)")
+    return request
+
+
+def test_what_a_backend_passes_on_of_a_goaway_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = Behavior()
+    monkeypatch.setattr(backend, "echo", passing_on)
+    with plain_backend(backend) as one, channel_to(one, config=WITHOUT_UDP) as channel:
+        wait_until(lambda: channel.start().is_ready())
+        looks: list[float] = []
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=looks.append)
+        with monkeypatch.context() as patched:
+            patched.setattr(connection_module, "time", clock)
+            for _ in range(3):
+                with pytest.raises(grpc.RpcError):
+                    channel.unary_unary(method("Echo"))(b"a", timeout=LONG_SECONDS)
+        assert len(looks) == 30
+
+
+def test_a_call_interrupted_while_it_waits_for_a_goaway_gives_its_attempt_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = Behavior()
+    monkeypatch.setattr(backend, "echo", passing_on)
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with plain_backend(backend) as one, channel_to(one, config=WITHOUT_UDP) as channel:
+        wait_until(lambda: channel.start().is_ready())
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=interrupt)
+        with monkeypatch.context() as patched:
+            patched.setattr(connection_module, "time", clock)
+            with pytest.raises(KeyboardInterrupt):
+                channel.unary_unary(method("Echo"))(b"a", timeout=LONG_SECONDS)
+        assert active(channel) == 0

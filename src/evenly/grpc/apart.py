@@ -9,7 +9,22 @@ import grpc.aio
 
 from evenly.grpc.health_client import OURS
 
-__all__ = ["apart"]
+__all__ = ["apart", "check_interceptors"]
+
+_KINDS = (
+    grpc.aio.UnaryUnaryClientInterceptor,
+    grpc.aio.UnaryStreamClientInterceptor,
+    grpc.aio.StreamUnaryClientInterceptor,
+    grpc.aio.StreamStreamClientInterceptor,
+)
+
+
+def check_interceptors(interceptors: Sequence[grpc.aio.ClientInterceptor] | None) -> None:
+    """Raise what gRPC's own channel would, where one is no interceptor."""
+    for one in interceptors or ():
+        if not isinstance(one, _KINDS):
+            kinds = " or ".join(kind.__name__ for kind in _KINDS)
+            raise ValueError(f"Interceptor {one!r} must be {kinds}. ")
 
 
 def apart(

@@ -77,7 +77,8 @@ class AnyCall:
     """How it ended, where gRPC has no call that says so."""
     _rejection: Rejection | None = None
     _error: Exception | None = None
-    _is_cancelled = False
+    is_given_up = False
+    """Whether the caller has cancelled it."""
     _is_over = False
     can_replay = True
     """Whether it could be sent again: the caller has seen nothing of an answer."""
@@ -124,7 +125,7 @@ class AnyCall:
         """Return whether it was cancelled."""
         if self._is_over and self._status is None:
             return bool(self._inner.cancelled())
-        return self._is_cancelled
+        return self.is_given_up
 
     def time_remaining(self) -> float | None:
         """Return how many seconds are left until the deadline; `None` without one."""
@@ -136,12 +137,12 @@ class AnyCall:
         """Give the call up; return False if it was over."""
         if self._is_over:
             return False
-        self._is_cancelled = True
+        self.is_given_up = True
         if self._inner is not None:
             is_cancelled = bool(self._inner.cancel())
             if self._sending is not None:
                 self._sending.hurry(self._inner)
-            return is_cancelled
+            return is_cancelled or self._status is not None
         if self._waiting is not None:
             self._waiting.cancel()
         elif self._attempt is not None:
@@ -348,10 +349,13 @@ class AnyCall:
         if outcome is Outcome.NOT_SENT:
             self.attempts -= 1
             self._inner = self.backend = self.seen = None
-            self._send_elsewhere(attempt, verdict)
+            if self.is_given_up:
+                self._end(_CANCELLED, _CANCELLED_HERE)  # It is not sent again.
+            else:
+                self._send_elsewhere(attempt, verdict)
             return
         self._outcome = outcome
-        if verdict is Next.RETRY and not self._is_cancelled:
+        if verdict is Next.RETRY:
             self._failed = (self._inner, self.backend, self.seen)
             self._inner = None
             if self._retry(attempt):

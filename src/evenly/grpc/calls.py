@@ -116,7 +116,7 @@ class _StreamRequest(AnyCall):
         """Raise what no status of gRPC's tells: a refusal of ours, an interceptor's exception."""
         if self.raised is not None:
             raise self.raised
-        if not self._is_cancelled:
+        if not self.is_given_up:
             self._raise_status()
 
     def _raise_for_status(self) -> None:
@@ -243,7 +243,7 @@ class _StreamResponse(AnyCall):
         is_fine = self.seen is not None and self.seen.code() is _OK
         if self._raised is not None and not is_fine:
             raise self.translated(self._raised) from None
-        if self._is_cancelled or self._outcome is Outcome.CANCELLED:
+        if self.is_given_up or self._outcome is Outcome.CANCELLED:
             raise asyncio.CancelledError
         return _EOF
 

@@ -15,6 +15,7 @@ from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.discovery.target import Discovery
 from evenly.errors import UsageError
+from evenly.grpc.apart import check_interceptors
 from evenly.grpc.call import AnyCall
 from evenly.grpc.multicallable import StreamStream, StreamUnary, UnaryStream, UnaryUnary
 from evenly.grpc.options import Options
@@ -73,6 +74,7 @@ class Channel(grpc.aio.Channel):
         observer: Observer,
     ) -> None:
         check_client(target, config)
+        check_interceptors(interceptors)
         self.config = config
         self._make: Callable[[], Service] = lambda: Service(
             target,
@@ -107,7 +109,8 @@ class Channel(grpc.aio.Channel):
             drop(self._loop, self._key, service)
 
     async def __aenter__(self) -> Channel:
-        self.start()
+        if not self._is_closed:  # Calls say so, as with gRPC's own.
+            self.start()
         return self
 
     async def __aexit__(

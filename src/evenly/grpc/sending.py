@@ -136,15 +136,19 @@ class Sending:
             details = at_once(inner.details())
             is_ready = connection.is_ready()
             is_unseen = is_unsent(details, connection.backend.address)
-            if is_unseen and is_ready and self._looks < _GOAWAY_LOOKS:
+            now = runtime.loop.time()
+            deadline_at = attempt.request.deadline_at
+            may_wait = self._looks < _GOAWAY_LOOKS and (deadline_at is None or now < deadline_at)
+            if is_unseen and is_ready and may_wait:
                 # The call ends before the connection shows that the backend asked it to go away.
                 self._look_again(inner)
                 return
-            outcome = outcome_of_lost(attempt, details, runtime.loop.time(), is_ready=is_ready)
+            outcome = outcome_of_lost(attempt, details, now, is_ready=is_ready)
         self._timer = None
         call = self._call if self._weak_call is None else self._weak_call()
         self._call = None  # gRPC's call still holds us, and the call holds it.
-        verdict = attempt.finish(outcome, is_final=call is None or not call.can_replay)
+        is_final = call is None or call.is_given_up or not call.can_replay
+        verdict = attempt.finish(outcome, is_final=is_final)
         runtime.settled()
         connection.call_ended()
         if call is not None:

@@ -178,7 +178,7 @@ class AnyCall(Status):
         code = inner.code()
         trailers = inner.trailing_metadata()
         details = inner.details()
-        sending.connection.wait_for_goaway(details)
+        sending.connection.wait_for_goaway(details, self._request.deadline_at)
         with self._service.lock:
             if sending.is_settled or self._leave_to_reader(sending):
                 return

@@ -113,7 +113,8 @@ class Channel(grpc.Channel):
             drop(self._key, service)
 
     def __enter__(self) -> Channel:
-        self.start()
+        if not self._is_closed:  # Calls say so, as with gRPC's own.
+            self.start()
         return self
 
     def __exit__(
@@ -163,6 +164,8 @@ class Channel(grpc.Channel):
         try_to_connect: bool | None = False,
     ) -> None:
         """Tell `callback` about connectivity: READY as soon as one backend can be sent to."""
+        if self._is_closed:
+            return  # As with gRPC's own: nothing will change.
         service = self.start()
         if try_to_connect:
             service.background.soon(service.wake_up)

@@ -107,6 +107,8 @@ class Connection:
         self._is_parents = False
         """Whether this is a forked child, and the connection its parent's."""
         self._left_at = -math.inf
+        self._is_hearsay = False
+        """Whether its calls were said to have met a GOAWAY, and it stood nevertheless."""
         loop = owner.background.loop
         self._timer: asyncio.TimerHandle = loop.call_later(connect_seconds, self._give_up)
         channel.subscribe(self._moved, try_to_connect=True)
@@ -139,15 +141,21 @@ class Connection:
             )
             thread.start()
 
-    def wait_for_goaway(self, details: str | None) -> None:
+    def wait_for_goaway(self, details: str | None, deadline_at: float | None) -> None:
         """Let the connection show that the backend asked it to go away, if gRPC says so of a call.
 
         Calls end some milliseconds before a thread of gRPC's says that their connection does.
+        Where that was waited for once and did not come, a backend passes on what it heard from one
+        of its own, and nobody waits again: it may be gRPC's thread that does, for many calls.
         """
-        looks = _GOAWAY_LOOKS if is_unsent(details, self.backend.address) else 0
-        while self.is_ready and looks:
-            looks -= 1
+        if self._is_hearsay or not is_unsent(details, self.backend.address):
+            return
+        until = math.inf if deadline_at is None else deadline_at
+        for _ in range(_GOAWAY_LOOKS):
+            if not self.is_ready or time.monotonic() >= until:
+                return
             time.sleep(_LOOK_SECONDS)
+        self._is_hearsay = True
 
     def close(self) -> None:
         """Close the channel and wait for that; calls that have not ended are cancelled.

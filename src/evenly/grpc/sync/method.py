@@ -118,17 +118,13 @@ class Method:
             attempt, connection = placed
             sent = message if stream is None else stream.open()
             try:
-                call = self.callable_on(connection).with_call
-                response, inner = call(sent, **options.of(attempt))
-            except grpc.RpcError as error:
-                failure: Any = error
-            except BaseException:
+                response, inner, failure = self._attempted(sent, attempt, connection, options)
+            except BaseException:  # Such as a KeyboardInterrupt.
                 service.abandon(attempt, connection)
                 raise
-            else:
+            if failure is None:
                 service.settle(attempt, connection, _OK, inner.trailing_metadata())
                 return response, _described(inner, attempt, attempts)
-            connection.wait_for_goaway(failure.details())
             outcome, verdict = service.settle(
                 attempt,
                 connection,
@@ -146,6 +142,19 @@ class Method:
                     placed = again
                     continue
             raise _described(refused_by_backend(failure, outcome), attempt, attempts) from None
+
+    def _attempted(
+        self, sent: Any, attempt: Attempt, connection: Connection, options: CallOptions
+    ) -> tuple[Any, Any, Any]:
+        """Call once, and return the response and gRPC's call, and how it failed if it did."""
+        try:
+            call = self.callable_on(connection).with_call
+            response, inner = call(sent, **options.of(attempt))
+        except grpc.RpcError as error:
+            failure: Any = error
+            connection.wait_for_goaway(failure.details(), attempt.request.deadline_at)
+            return None, None, failure
+        return response, inner, None
 
 
 def _waited(answer: Placed | Unsent | Turn) -> Placed | Unsent:
