@@ -171,4 +171,4 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_a_goaway_is_not_sent_
 
 def test_what_is_no_interceptor_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="must be UnaryUnaryClientInterceptor or"):
-        evenly.grpc.channel(NOBODY, interceptors=[object()])  # type: ignore[list-item]
+        evenly.grpc.channel(NOBODY, interceptors=[object()])

@@ -525,7 +525,7 @@ def tried(use: Callable[[], Any]) -> Any:
     try:
         return use()
     except grpc.RpcError as error:
-        return error.code()  # type: ignore[attr-defined]
+        return error.code()
     except Exception as error:  # noqa: BLE001 -- whatever it is, it is compared
         return type(error).__name__
 
