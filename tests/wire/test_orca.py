@@ -203,3 +203,20 @@ def test_hostile_bytes_raise_nothing(form: bytes, start: bytes, cut: int, rest: 
         orca.parse_header(form + base64.b64encode(data)),
     ):
         assert said is None or all(math.isfinite(number) for number in numbers(said) or ())
+
+
+@pytest.mark.parametrize("field", ["cpu_utilization", "rps_fractional", "eps"])
+@pytest.mark.parametrize("number", [-0.5, -math.inf, math.nan, math.inf, 1.1e15, 1e308])
+def test_a_message_with_a_number_that_cannot_be_is_no_report(field: str, number: float) -> None:
+    message = OrcaLoadReport.FromString(MESSAGE)
+    setattr(message, field, number)
+
+    assert orca.parse_message(message.SerializeToString()) is None
+
+
+def test_grpcs_metadata_has_the_header_as_text() -> None:
+    line = "TEXT cpu_utilization=0.5,rps_fractional=100,eps=1"
+
+    assert numbers(orca.parse_metadata(line)) == numbers(READ)
+    for other in (None, line.encode(), 0.5, "TEXT cpu_utilization=-1,rps_fractional=1", "\u2028"):
+        assert orca.parse_metadata(other) is None

@@ -26,6 +26,7 @@ from evenly.core.balancing.membership import (
     Membership,
     MembershipConfig,
 )
+from evenly.core.balancing.out_of_band import OutOfBand
 from evenly.core.balancing.policies.catalogue import PolicyConfig, make_policy
 from evenly.core.clock import Clock
 from evenly.core.observer import NO_OBSERVER, Observer
@@ -244,6 +245,11 @@ class ClientTask:
         if view is not None:
             view.orca = report
             view.orca_at = self._clock()
+
+    def out_of_band(self, backend: Backend) -> OutOfBand | None:
+        """Return what decides when to ask for ORCA, over a connection that stands from now on."""
+        view = self._membership.view(backend)
+        return None if view is None else OutOfBand(view, self._clock(), rng=self._rng)
 
     def record_serving(self, backend: Backend, *, serving: bool) -> None:
         """Learn what `grpc.health.v1` Watch, or a readiness check, says of a backend."""

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import grpc.aio
 
-from evenly.grpc.health_client import OURS
+from evenly.grpc.question import Question
 
 __all__ = ["apart", "check_interceptors"]
 
@@ -30,7 +30,7 @@ def check_interceptors(interceptors: Sequence[grpc.aio.ClientInterceptor] | None
 def apart(
     interceptors: Sequence[grpc.aio.ClientInterceptor] | None,
 ) -> Sequence[grpc.aio.ClientInterceptor] | None:
-    """Return interceptors that see all calls but our questions about health."""
+    """Return interceptors that see all calls but our own."""
     return None if interceptors is None else [_apart(one) for one in interceptors]
 
 
@@ -52,7 +52,7 @@ class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any
     ) -> Any:
         """Pass our own question on, and show all else."""
-        if request is OURS:
+        if type(request) is Question:
             return await continuation(client_call_details, request)
         return await self._intercept(continuation, client_call_details, request)
 
@@ -66,6 +66,6 @@ class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
         self, continuation: Callable[..., Any], client_call_details: Any, request: Any
     ) -> Any:
         """Pass our own question on, and show all else."""
-        if request is OURS:
+        if type(request) is Question:
             return await continuation(client_call_details, request)
         return await self._intercept(continuation, client_call_details, request)

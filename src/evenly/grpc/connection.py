@@ -19,7 +19,9 @@ import grpc.aio
 
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
-from evenly.grpc.health_client import CHECK, OURS, UNANSWERED, WATCH, is_serving, serialize
+from evenly.grpc.health_client import CHECK, EVERYTHING, UNANSWERED, WATCH, is_serving
+from evenly.grpc.orca_client import ORCA_STREAM, OrcaFollower
+from evenly.grpc.question import Question, serialize
 from evenly.runtime.client import ClientRuntime
 
 __all__ = ["Connection", "Owner", "Parked", "State"]
@@ -27,6 +29,7 @@ __all__ = ["Connection", "Owner", "Parked", "State"]
 # A watch that ends is begun again after about so long, for as long as the connection stands.
 _WATCH_AGAIN_SECONDS = 5.0
 _Ready = grpc.ChannelConnectivity.READY
+_HOW_ARE_YOU = Question(EVERYTHING)
 
 
 @final
@@ -91,6 +94,7 @@ class Connection:
         self._loop = loop
         self._parked: list[Parked] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._orca: OrcaFollower | None = None
         self._run(self._follow())
 
     def __repr__(self) -> str:
@@ -151,11 +155,12 @@ class Connection:
     def _close(self) -> None:
         self._run(self._channel.close())
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         # In an empty context: the one that is current may belong to a request.
         task = Context().run(self._loop.create_task, work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _follow(self) -> None:
         """Follow the channel's state until it ends."""
@@ -170,7 +175,9 @@ class Connection:
         self.state = State.READY
         self.owner.connection_opened(self)
         self._release()
-        self._run(self._watch())
+        if self.state is State.READY:
+            self._run(self._watch())
+            self._orca = OrcaFollower(self.backend, self.owner.runtime, self._subscribe)
         await self._channel.wait_for_state_change(_Ready)
         self._end(ConnectionEvent.LOST)
 
@@ -194,6 +201,8 @@ class Connection:
             self._leave()
 
     def _leave(self) -> None:
+        if self._orca is not None:
+            self._orca.end()
         current = asyncio.current_task()
         for task in self._tasks:
             if task is not current:
@@ -220,17 +229,36 @@ class Connection:
         watch: Callable[..., Any] = self._channel.unary_stream(WATCH, serialize)
         while self.state is State.READY:
             try:
-                async for data in watch(OURS):
+                async for data in watch(_HOW_ARE_YOU):
                     self._heard(data)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     return
             await asyncio.sleep(_WATCH_AGAIN_SECONDS * random.uniform(0.5, 1.5))
 
+    def _subscribe(self, orca: OrcaFollower) -> Callable[[], object]:
+        return self._run(self._read(orca)).cancel
+
+    async def _read(self, orca: OrcaFollower) -> None:
+        """Hear what the backend says of its load out of band, where it does."""
+        subscribe: Callable[..., Any] = self._channel.unary_stream(ORCA_STREAM, serialize)
+        call = subscribe(Question(orca.message))
+        code = grpc.StatusCode.CANCELLED  # gRPC raises no error of its own then.
+        try:
+            async for data in call:
+                orca.heard(data)
+                await asyncio.sleep(orca.pause_seconds)
+            code = grpc.StatusCode.OK
+        except grpc.aio.AioRpcError as error:
+            code = error.code()
+        finally:
+            call.cancel()  # This task may have been, while it did not wait for the call.
+            orca.ended(code)
+
     async def _check(self) -> None:
         check: Callable[..., Any] = self._channel.unary_unary(CHECK, serialize)
         try:
-            self._heard(await check(OURS, timeout=self._check_seconds))
+            self._heard(await check(_HOW_ARE_YOU, timeout=self._check_seconds))
         except grpc.aio.AioRpcError as error:
             # That it does not know is an answer.
             if self.state is State.READY and error.code() not in UNANSWERED:

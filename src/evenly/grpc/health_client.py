@@ -8,14 +8,12 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
-__all__ = ["CHECK", "EVERYTHING", "OURS", "UNANSWERED", "WATCH", "is_serving", "serialize"]
+__all__ = ["CHECK", "EVERYTHING", "UNANSWERED", "WATCH", "is_serving"]
 
 CHECK: Final = "/grpc.health.v1.Health/Check"
 WATCH: Final = "/grpc.health.v1.Health/Watch"
 EVERYTHING: Final[bytes] = health_pb2.HealthCheckRequest().SerializeToString()
 """The question, for the whole backend."""
-OURS: Final = object()
-"""What we send instead, to be known from what a user asks; `serialize` makes the question of it."""
 UNANSWERED: Final = (
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -23,11 +21,6 @@ UNANSWERED: Final = (
 )
 """What gRPC itself says where nothing came back; all else is an answer, be it "no such service" or
 "not you"."""
-
-
-def serialize(_: object) -> bytes:
-    """Return the question."""
-    return EVERYTHING
 
 
 def is_serving(data: bytes) -> bool | None:

@@ -15,7 +15,7 @@ from evenly.core.request import Outcome
 from evenly.grpc.connection import Connection
 from evenly.grpc.outcome import PUSHBACK_KEY, outcome_of, outcome_of_lost
 from evenly.grpc.target import is_unsent
-from evenly.wire import load_header
+from evenly.wire import load_header, orca
 from evenly.wire.metadata import REJECT_KEY
 
 if TYPE_CHECKING:
@@ -123,8 +123,12 @@ class Sending:
         is_reported = False
         if load is not None:
             is_reported = runtime.heard_load(connection.backend, load)
-        elif code is _OK:
-            runtime.heard_nothing(connection.backend)
+        else:
+            if code is _OK:
+                runtime.heard_nothing(connection.backend)
+            if trailers and runtime.task.wants_orca(attempt.view):
+                said = orca.parse_metadata(trailers.get(orca.HTTP_KEY))
+                runtime.heard_orca(connection.backend, said)
         outcome = outcome_of(
             code,
             None if code is _OK else trailers.get(REJECT_KEY),

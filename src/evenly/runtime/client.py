@@ -26,6 +26,7 @@ from evenly.context import job_criticality
 from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
+from evenly.core.balancing.out_of_band import OutOfBand
 from evenly.core.client_task import ClientTask
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.report import LoadReport
@@ -354,6 +355,11 @@ class ClientRuntime:
         if report is not None:
             with self.lock:
                 self.task.record_orca(backend, report)
+
+    def out_of_band(self, backend: Backend) -> OutOfBand | None:
+        """Return what decides when to ask for ORCA over a connection that has just been opened."""
+        with self.lock:
+            return self.task.out_of_band(backend)
 
     def heard_serving(self, backend: Backend, *, is_serving: bool) -> None:
         """Learn what a health service says of its backend."""

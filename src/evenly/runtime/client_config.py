@@ -36,11 +36,15 @@ class ClientConfig:
     """A request that has waited so long for a connection goes elsewhere, if another stands."""
     discovery_seconds: float = 5.0
     """How long the first requests wait for the first list of backends."""
+    orca_seconds: float = 1.0
+    """How often a gRPC backend that does not report in our words is to say its load out of band,
+    if it offers that; 0 asks none."""
 
     def __post_init__(self) -> None:
         check.positive("connect_seconds", self.connect_seconds)
         check.positive("patience_seconds", self.patience_seconds)
         check.number("discovery_seconds", self.discovery_seconds, 0.0, 3600.0)
+        check.number("orca_seconds", self.orca_seconds, 0.0, 3600.0)
         if not (
             isinstance(self.idempotent_methods, tuple)
             and all(isinstance(method, str) for method in self.idempotent_methods)

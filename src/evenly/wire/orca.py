@@ -32,6 +32,7 @@ __all__ = [
     "MAX_LENGTH",
     "parse_header",
     "parse_message",
+    "parse_metadata",
     "serialize",
     "text",
 ]
@@ -129,6 +130,11 @@ def parse_header(value: object) -> LoadReport | None:
     except (ConfigError, ValueError, TypeError, OverflowError, RecursionError):
         return None
     return None
+
+
+def parse_metadata(value: object) -> LoadReport | None:
+    """Read the same from gRPC's trailing metadata, where some send it under HTTP's name."""
+    return parse_header(value.encode("latin-1", "replace")) if type(value) is str else None
 
 
 def _report(fields: Iterable[tuple[str, float]]) -> LoadReport | None:

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, final
 
@@ -21,9 +22,12 @@ from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
 from evenly.grpc.connection import State
 from evenly.grpc.health_client import CHECK, EVERYTHING, UNANSWERED, WATCH, is_serving
+from evenly.grpc.orca_client import OrcaFollower
 from evenly.grpc.sync.background import Background
 from evenly.grpc.sync.forking import CLOSING
+from evenly.grpc.sync.orca_stream import OrcaStream
 from evenly.grpc.target import is_unsent
+from evenly.runtime.client import ClientRuntime
 
 __all__ = ["Connection", "Owner", "Parked"]
 
@@ -41,6 +45,7 @@ class Owner(Protocol):
     """Be told what becomes of a connection, on the loop's thread."""
 
     background: Background
+    runtime: ClientRuntime
 
     @property
     def lock(self) -> AbstractContextManager[object]:
@@ -102,6 +107,7 @@ class Connection:
         self.checks = 0
         """How often its backend was asked whether it serves."""
         self._watch_call: Any = None
+        self._orca: OrcaFollower | None = None
         self._closing_lock = threading.Lock()
         self._is_closed = False
         self._is_parents = False
@@ -218,6 +224,8 @@ class Connection:
                 self.is_ready = True
                 self._owner.connection_opened(self)
                 self._release()
+                if self.is_ready:
+                    self._orca = OrcaFollower(self.backend, self._owner.runtime, self._subscribe)
             elif connectivity in (
                 grpc.ChannelConnectivity.TRANSIENT_FAILURE,
                 grpc.ChannelConnectivity.SHUTDOWN,
@@ -225,6 +233,9 @@ class Connection:
                 self._end(ConnectionEvent.REFUSED)
         elif self.state is State.READY and connectivity is not grpc.ChannelConnectivity.READY:
             self._end(ConnectionEvent.LOST)
+
+    def _subscribe(self, orca: OrcaFollower) -> Callable[[], object]:
+        return OrcaStream(self.channel, self._owner.background, orca).cancel
 
     def _give_up(self) -> None:
         if self.state is State.CONNECTING:
@@ -246,6 +257,8 @@ class Connection:
         self._timer.cancel()
         if self._watch_call is not None:
             self._watch_call.cancel()
+        if self._orca is not None:
+            self._orca.end()
         self._release()
         if is_unused:
             self.close_soon()

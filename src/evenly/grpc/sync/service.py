@@ -30,7 +30,7 @@ from evenly.grpc.sync.turn import Placed, Turn
 from evenly.grpc.target import grpc_target
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
-from evenly.wire import load_header
+from evenly.wire import load_header, orca
 from evenly.wire.metadata import REJECT_KEY
 
 __all__ = ["Service"]
@@ -205,12 +205,17 @@ class Service(Connections[Connection]):
             now = time.monotonic()
             outcome = outcome_of_lost(attempt, details, now, is_ready=connection.is_ready)
         view = attempt.view
+        said = None
+        if load is None and trailers and self.runtime.task.wants_orca(view):
+            said = orca.parse_metadata(_first(orca.HTTP_KEY, trailers))
         with self.lock:
             before = view.health.state
             if report is not None:
                 self.runtime.task.record_report(view.backend, report)
             elif outcome is Outcome.OK:
                 self.runtime.task.record_repeat(view.backend)
+            if said is not None:
+                self.runtime.task.record_orca(view.backend, said)
             verdict = attempt.finish(outcome, is_final=is_final)
             connection.active -= 1
             is_unused = connection.active == 0 and connection.state is State.GONE
