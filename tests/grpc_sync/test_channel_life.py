@@ -8,12 +8,16 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 
+import grpc
 import pytest
 
 import evenly.grpc.sync
 from evenly.core.backend_task import BackendTaskConfig
+from evenly.core.report import LoadReport
 from evenly.grpc import BackendConfig
+from evenly.wire import orca
 from tests.grpc_sync.backends import (
     LONG_SECONDS,
     WITHOUT_UDP,
@@ -164,6 +168,44 @@ def test_a_forked_child_exits_and_its_parent_goes_on(behavior: Behavior) -> None
     """
     with plain_backend(behavior) as address:
         # Without it, gRPC itself crashes in a child whose parent watches a channel.
+        support = {"GRPC_ENABLE_FORK_SUPPORT": "1"}
+        done = run(PROGRAM + textwrap.dedent(program), address, **support)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_fork_while_load_is_heard_out_of_band(behavior: Behavior) -> None:
+    program = """
+    import time
+
+    def readers():
+        return sum(thread.name == "evenly-orca" for thread in threading.enumerate())
+
+    while channel.snapshot().backends[0].utilization is None:
+        time.sleep(0.01)
+    for _ in range(5):
+        child = os.fork()
+        if child == 0:
+            assert not readers()
+            assert echo(b"c") == b"c"
+            channel.close()
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert readers() == 1
+    assert echo(b"d") == b"d"
+    channel.close()
+    while readers():
+        time.sleep(0.01)
+    """
+
+    def say(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        while context.is_active():
+            yield orca.serialize(LoadReport(utilization=0.5, qps=100.0))
+            behavior.release.wait(0.1)
+
+    name = "xds.service.orca.v3.OpenRcaService"
+    methods = {"StreamCoreMetrics": grpc.unary_stream_rpc_method_handler(say)}
+    with plain_backend(behavior, grpc.method_handlers_generic_handler(name, methods)) as address:
         support = {"GRPC_ENABLE_FORK_SUPPORT": "1"}
         done = run(PROGRAM + textwrap.dedent(program), address, **support)
 
