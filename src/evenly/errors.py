@@ -51,7 +51,7 @@ class RejectedError(EvenlyError):
 
 
 class Throttled(RejectedError):
-    """Report that this client task throttles itself: its backends have been rejecting."""
+    """Report that this client task throttles itself: the message says why."""
 
 
 class NoBackend(RejectedError):

@@ -17,13 +17,14 @@ from evenly.core.overload.responsive_throttle import ResponsiveThrottleConfig
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.report import LoadReport
-from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.core.request import Cause, Next, Outcome, Reason, Rejection, Request
 from evenly.errors import UsageError
 from evenly.testing import ManualClock
 
 A, B, C = Backend("a:1"), Backend("b:1"), Backend("c:1")
 CRITICAL = Criticality.CRITICAL
-THROTTLED = Rejection(Reason.THROTTLED, retryable=False)
+THROTTLED = Rejection(Reason.THROTTLED, retryable=False, cause=Cause.REJECTIONS)
+NO_QUOTA = Rejection(Reason.THROTTLED, retryable=False, cause=Cause.QUOTA)
 NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
 # One rejection a second or more after the last answer: the longest step down, 8 times
 # 0.25 · (1 − ρ), where 1 − ρ = 1 / 1.1.
@@ -35,8 +36,10 @@ NOT_CRITICAL = 0b1000  # CRITICAL_PLUS alone
 class Draw(random.Random):
     """Draw the same number every time."""
 
+    value = 0.5
+
     def random(self) -> float:
-        return 0.5
+        return self.value
 
 
 class CountingClock:
@@ -87,6 +90,7 @@ class Service:
     send_anyway_seconds: float = 2.0
     observer: Observer = NO_OBSERVER
     clock: ManualClock | CountingClock = field(default_factory=ManualClock)
+    rng: Draw = field(default_factory=lambda: Draw(0))
     task: ClientTask = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +100,7 @@ class Service:
             throttle=ThrottleConfig(name=self.throttle, responsive=responsive),
             retry=self.retry,
         )
-        self.task = ClientTask(config, clock=self.clock, rng=Draw(0), observer=self.observer)
+        self.task = ClientTask(config, clock=self.clock, rng=self.rng, observer=self.observer)
         self.task.update(self.backends)
         self.task.take_connections()
         for backend in self.backends:
@@ -117,7 +121,8 @@ class Service:
         return self.begin(request).finish(outcome)
 
     def reject(self) -> None:
-        """Let a CRITICAL request be rejected, a second after the last answer."""
+        """Let a CRITICAL request be rejected, a second after a report and the last answer."""
+        self.hear(A, ALL, is_probe=False)
         attempt = self.begin()
         self.clock.advance(1.0)
         attempt.finish(Outcome.DONT_RETRY)
@@ -155,8 +160,9 @@ def test_a_throttled_request_never_leaves_this_process() -> None:
 def test_higher_criticalities_are_not_throttled_and_lower_ones_no_less() -> None:
     service = Service()
     for criticality in Criticality:
-        service.begin(Request(criticality=criticality))  # Nothing goes out for want of others.
+        service.begin(Request(criticality=criticality))
     attempt = service.begin()
+    service.hear(A, ALL)
     service.clock.advance(1.0)
     attempt.finish(Outcome.DONT_RETRY)
 
@@ -245,7 +251,7 @@ def test_a_customer_out_of_quota_is_throttled_alone() -> None:
     service.clock.advance(1.0)
     attempt.finish(Outcome.OUT_OF_QUOTA)
 
-    assert service.task.begin(Request(customer="a")) == THROTTLED
+    assert service.task.begin(Request(customer="a")) == NO_QUOTA
     service.begin(Request(customer="b"))
 
 
@@ -529,6 +535,7 @@ def test_who_had_an_answer_lately_goes_by_that(seconds: float, is_sent: bool) ->
     service, first = asked_by_policy()
     attempt = first.resume()
     assert isinstance(attempt, Attempt)
+    service.hear(attempt.backend, ALL, is_probe=False)
     attempt.finish(Outcome.OK)
     service.clock.advance(seconds)
     ask = service.ask()
@@ -557,8 +564,8 @@ def test_a_request_that_nobody_answered_for_is_not_decided_twice() -> None:
     assert isinstance(ask.resume(), Attempt)
 
 
-# Out of quota twice, a second apart: q of this customer is 0.37, below the draw.  2 s later one
-# goes out anyway; drawn for again, it would not.
+# Out of quota twice, a second apart: q of this customer is 0.37, below the draw.  One goes out by
+# luck; drawn for again, it would not.
 def test_the_customers_throttle_decides_once() -> None:
     service = Service(policy="probing")
     request = Request(customer="a")
@@ -568,9 +575,11 @@ def test_the_customers_throttle_decides_once() -> None:
         assert isinstance(attempt, Attempt)
         service.clock.advance(1.0)
         attempt.finish(Outcome.OUT_OF_QUOTA)
-    assert service.task.begin(request) == THROTTLED
+    assert service.task.begin(request) == NO_QUOTA
     service.clock.advance(2.1)
+    service.rng.value = 0.3
     ask = service.ask(request)
+    service.rng.value = 0.5
     yes, no = ask.backends
     service.hear(yes, ALL)
     service.hear(no, NOT_CRITICAL)
@@ -742,6 +751,7 @@ def test_a_verdict_allows_one_retry() -> None:
 def test_a_retry_is_neither_throttled_nor_asks() -> None:
     service = Service()
     first = service.begin()
+    service.hear(A, ALL)
     service.clock.advance(1.0)
     first.finish(Outcome.OVERLOADED)
     service.begin().finish(Outcome.DONT_RETRY)

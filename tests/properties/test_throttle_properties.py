@@ -7,6 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenly.core.criticality import Criticality
+from evenly.core.overload.responsive_throttle import (
+    ResponsiveThrottle,
+    ResponsiveThrottleConfig,
+)
 from evenly.core.overload.throttle import Throttle
 from evenly.core.overload.throttle_catalogue import THROTTLES, ThrottleConfig, make_throttle
 from evenly.core.request import Outcome
@@ -65,6 +69,7 @@ def test_no_sequence_makes_rejection_certain(name: str, steps: list[Step]) -> No
 @given(reports=st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, 15)), max_size=40))
 def test_a_report_stops_the_asking_only_by_admitting(reports: list[tuple[float, int]]) -> None:
     throttle = make("responsive")
+    throttle.record_report(15, 0.0)
     throttle.record(Criticality.CRITICAL, "", Outcome.OVERLOADED, 0.0)
     now = 0.0
     for step, admits in reports:
@@ -93,11 +98,16 @@ def test_what_happens_to_lower_criticalities_changes_nothing(
 
 @unhurried
 @given(steps=steps)
-def test_no_criticality_is_throttled_more_than_a_lower_one(steps: list[Step]) -> None:
-    throttle = make("responsive")
+def test_where_backends_report_no_criticality_is_throttled_more_than_a_lower_one(
+    steps: list[Step],
+) -> None:
+    # Of 80 steps of 1,000 s at most, none is without a report for a day.
+    config = ResponsiveThrottleConfig(forget_seconds=86_400.0)
+    throttle = ResponsiveThrottle(config, rng=random.Random(1), now=0.0)
+    throttle.record_report(15, 0.0)
     now = 0.0
     for step in steps:
-        now += step[0]
+        now += min(step[0], 1000.0)
         take(throttle, step, now)
 
         shown = throttle.snapshot(now).rejection_probabilities

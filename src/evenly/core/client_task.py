@@ -11,6 +11,7 @@ transport (gRPC, HTTP, or the simulator) does the rest:
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -34,12 +35,12 @@ from evenly.core.overload.retry import RetryBudget, RetryConfig, may_retry
 from evenly.core.overload.throttle import Throttle, ThrottleSnapshot
 from evenly.core.overload.throttle_catalogue import ThrottleConfig, make_throttle
 from evenly.core.report import LoadReport
-from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.core.request import Cause, Next, Outcome, Reason, Rejection, Request
 from evenly.errors import UsageError
 
 __all__ = ["ClientTask", "ClientTaskConfig", "ClientTaskMemory", "ClientTaskSnapshot"]
 
-_THROTTLED = Rejection(Reason.THROTTLED, retryable=False)
+_THROTTLED = {cause: Rejection(Reason.THROTTLED, retryable=False, cause=cause) for cause in Cause}
 _EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
 _NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
 _AT_LIMIT = Rejection(Reason.AT_LIMIT, retryable=True)
@@ -172,12 +173,15 @@ class ClientTask:
         if request.deadline_at is not None and not request.deadline_at > now:
             return self._refuse(request, _EXPIRED)
         throttle = self._throttle
-        if throttle.is_troubled and throttle.should_ask(request.criticality, now):
-            views: Sequence[BackendView] = self._candidates.some(_THROTTLE_PROBES)
-            if views:
-                return self._ask(self._resume_throttled, request, views, now)
-        if not throttle.admit(request.criticality, request.customer, now):
-            return self._refuse(request, _THROTTLED)
+        views: Sequence[BackendView]
+        if throttle.is_troubled:
+            if throttle.should_ask(request.criticality, now):
+                views = self._candidates.some(_THROTTLE_PROBES)
+                if views:
+                    return self._ask(self._resume_throttled, request, views, now)
+            left = _seconds_left(request, now)
+            if not throttle.admit(request.criticality, request.customer, now, left):
+                return self._refuse(request, _THROTTLED[throttle.cause])
         policy = self._policy
         if policy.asks and self._is_worth_asking and self._candidates.are_healthy:
             views = policy.ask(now)
@@ -376,10 +380,12 @@ class ClientTask:
                 admits = (admits or 0) | view.report.admits
                 if not view.report.admits >> request.criticality & 1:
                     refusing.append(view)
-        if not self._throttle.admit_asked(
-            request.criticality, request.customer, admits, now, is_admitted=is_admitted
+        throttle = self._throttle
+        left = _seconds_left(request, now)
+        if not throttle.admit_asked(
+            request.criticality, request.customer, admits, now, left, is_admitted=is_admitted
         ):
-            return self._refuse(request, _THROTTLED)
+            return self._refuse(request, _THROTTLED[throttle.cause])
         # Who has just said no is not to be sent what the other said yes to.
         return self._start(request, None, now, avoid=refusing)
 
@@ -393,7 +399,7 @@ class ClientTask:
         if isinstance(answer, Rejection) and previous.outcome is not None:
             if previous.number > 1 or previous.outcome is not Outcome.NOT_SENT:
                 self._retry_budget.give_back()
-            self._record_end(request, previous.outcome, now)
+            self._record_end(previous, previous.outcome, now)
         return answer
 
     def _start(
@@ -462,13 +468,18 @@ class ClientTask:
             if self._retry_budget.take():
                 return Next.RETRY
             self._observer.retry_refused(request)
-        self._record_end(request, outcome, now)
+        self._record_end(attempt, outcome, now)
         if outcome is Outcome.OK or outcome is Outcome.CANCELLED:
             return Next.DONE
         return Next.GIVE_UP
 
-    def _record_end(self, request: Request, outcome: Outcome, now: float) -> None:
-        self._throttle.record(request.criticality, request.customer, outcome, now)
+    def _record_end(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        request = attempt.request
+        if outcome is Outcome.TIMEOUT:
+            allowed = _seconds_left(request, attempt.begun_at)
+            self._throttle.record(request.criticality, request.customer, outcome, now, allowed)
+        else:
+            self._throttle.record(request.criticality, request.customer, outcome, now)
 
     def _answered(self, view: BackendView, now: float) -> None:
         health = view.health
@@ -513,3 +524,7 @@ class ClientTask:
                 self._policy.changed(view)
             if not view.is_erring:
                 del self._erring[view]
+
+
+def _seconds_left(request: Request, now: float) -> float:
+    return math.inf if request.deadline_at is None else request.deadline_at - now

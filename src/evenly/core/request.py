@@ -9,7 +9,7 @@ from typing import Final, final
 from evenly.core.criticality import Criticality
 from evenly.errors import UsageError
 
-__all__ = ["Next", "Outcome", "Reason", "Rejection", "Request"]
+__all__ = ["Cause", "Next", "Outcome", "Reason", "Rejection", "Request"]
 
 _new = object.__new__
 
@@ -124,13 +124,22 @@ class Reason(enum.Enum):
     # By either side:
     EXPIRED = "the deadline has passed"
     # By a client task, before anything was sent:
-    THROTTLED = "this client task throttles itself, because backends have been rejecting"
+    THROTTLED = "this client task throttles itself"
     NO_BACKEND = "no backend is healthy, a lame duck, or yet to be tried"
     AT_LIMIT = "every usable backend is at its limit of active requests"
     # By a backend, before the handler ran:
     OUT_OF_QUOTA = "the customer is out of quota"
     OVERLOADED = "this backend is overloaded"
     DONT_RETRY = "overloaded, and so are other backends: do not retry"
+
+
+@final
+class Cause(enum.Enum):
+    """Name why a client task throttles itself."""
+
+    REJECTIONS = "backends have been rejecting"
+    TIMEOUTS = "most of what it sent has failed, with timeouts"
+    QUOTA = "the customer has been out of quota"
 
 
 @final
@@ -143,6 +152,14 @@ class Rejection:
     """Whether the same request may succeed a moment later without anything being repaired."""
     retry_after_seconds: float | None = None
     """When the customer will have quota again, where that is the reason."""
+    cause: Cause | None = None
+    """What made the client task throttle itself, where that is the reason."""
+
+    @property
+    def text(self) -> str:
+        """What to say of it to people."""
+        because = "" if self.cause is None else f", because {self.cause.value}"
+        return f"{self.reason.value}{because}"
 
     @property
     def is_for_want_of_backend(self) -> bool:

@@ -67,7 +67,7 @@ def local_status(
     rejection: Rejection, request: Request, target: str
 ) -> tuple[grpc.StatusCode, str]:
     """Return the status of a request that never left this process."""
-    details = f"evenly: {rejection.reason.value}; {target}, {request.criticality.name} (local)"
+    details = f"evenly: {rejection.text}; {target}, {request.criticality.name} (local)"
     if rejection.reason is Reason.EXPIRED:
         return grpc.StatusCode.DEADLINE_EXCEEDED, details
     if rejection.reason is Reason.NO_BACKEND:

@@ -149,7 +149,7 @@ class SessionErrors:
 
 def local_message(rejection: Rejection, request: Request, target: str) -> str:
     """Return what to say of a request that never left this process."""
-    return f"{rejection.reason.value}; {target}, {request.criticality.name} (local)"
+    return f"{rejection.text}; {target}, {request.criticality.name} (local)"
 
 
 def refused_by_backend(response: Response, outcome: Outcome | None) -> RejectedHttpError | None:

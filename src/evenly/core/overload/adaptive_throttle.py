@@ -6,6 +6,7 @@ can be compared with it, and for those who want the published behaviour.
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from typing import final
@@ -13,11 +14,13 @@ from typing import final
 from evenly.core import check
 from evenly.core.criticality import Criticality
 from evenly.core.overload.customer_throttles import CustomerThrottles
+from evenly.core.overload.equation import Equation
 from evenly.core.overload.throttle import Throttle, ThrottleSnapshot
-from evenly.core.request import Outcome
-from evenly.core.window import SlidingCount
+from evenly.core.request import Cause, Outcome
 
 __all__ = ["AdaptiveThrottle", "AdaptiveThrottleConfig"]
+
+# ruff: noqa: ARG002 -- every throttle has the same signature.
 
 
 @final
@@ -36,23 +39,29 @@ class AdaptiveThrottleConfig:
         check.number("accepts_multiplier", self.accepts_multiplier, 1.0, 1000.0)
         check.number("window_seconds", self.window_seconds, 0.001, 86_400.0)
 
+    def equation(self) -> Equation:
+        """Return the equation with these numbers and no history."""
+        return Equation(self.accepts_multiplier, self.window_seconds)
+
 
 @final
-class _History:
-    """Remember requests and accepts of one criticality."""
+class _CustomerThrottle:
+    """Apply the equation to the quota of one customer."""
 
-    __slots__ = ("accepts", "requests")
+    __slots__ = ("_equation", "_rng")
 
-    def __init__(self, window_seconds: float) -> None:
-        self.requests = SlidingCount(window_seconds)
-        self.accepts = SlidingCount(window_seconds)
+    def __init__(self, equation: Equation, rng: random.Random) -> None:
+        self._equation = equation
+        self._rng = rng
 
-    def record(self, now: float, accepts: float) -> None:
-        """Count one request and 1 or 0 accepts."""
-        self.requests.add(now)
-        # Also where it is 0: told of the same instants, the two have the same buckets, and a
-        # request never leaves the history before its accept does.
-        self.accepts.add(now, accepts)
+    def admit(self, criticality: Criticality, now: float) -> bool:
+        return _admit(self._equation, self._rng, criticality, now)
+
+    def record(self, criticality: Criticality, now: float, *, is_accept: bool) -> None:
+        self._equation.record(criticality, now, float(is_accept))
+
+    def is_normal(self, now: float) -> bool:
+        return self._equation.is_normal(now)
 
 
 @final
@@ -67,58 +76,73 @@ class AdaptiveThrottle(Throttle):
     backend K times what it accepts, whatever is offered.
     """
 
-    __slots__ = ("_config", "_customers", "_histories", "_multiplier", "_rng")
+    __slots__ = ("_customers", "_equation", "_rng", "_whys", "cause")
+
+    is_troubled = True
 
     def __init__(self, config: AdaptiveThrottleConfig, *, rng: random.Random) -> None:
-        self._config = config
-        self._multiplier = config.accepts_multiplier
         self._rng = rng
-        self._histories = [_History(config.window_seconds) for _ in Criticality]
-        self._customers = CustomerThrottles(self._make_for_customer)
+        self._equation = config.equation()
+        self._customers = CustomerThrottles(
+            lambda _now: _CustomerThrottle(config.equation(), self._rng)
+        )
+        # By criticality, how the last ended that was not accepted.
+        self._whys = [Cause.REJECTIONS] * len(Criticality)
+        self.cause = Cause.REJECTIONS
 
-    def admit(self, criticality: Criticality, customer: str, now: float) -> bool:
+    def admit(
+        self,
+        criticality: Criticality,
+        customer: str,
+        now: float,
+        seconds_left: float = math.inf,
+    ) -> bool:
         """Decide by equation 21-1; count the request at once if it is rejected."""
         if self._customers.throttles and not self._customers.admit(criticality, customer, now):
+            self.cause = Cause.QUOTA
             return False
-        history = self._histories[criticality]
-        requests = history.requests.total(now)
-        excess = requests - self._multiplier * history.accepts.total(now)
-        if excess <= 0.0 or self._rng.random() >= excess / (requests + 1.0):
+        if _admit(self._equation, self._rng, criticality, now):
             return True
-        # It has no end that could be recorded, so this is where it counts.
-        history.record(now, 0.0)
+        self.cause = self._whys[criticality]
         return False
 
-    def record(self, criticality: Criticality, customer: str, outcome: Outcome, now: float) -> None:
+    def record(
+        self,
+        criticality: Criticality,
+        customer: str,
+        outcome: Outcome,
+        now: float,
+        allowed_seconds: float = math.inf,
+    ) -> None:
         """Count a request, and an accept if it was one."""
         if outcome.is_accept:
-            self._histories[criticality].record(now, 1.0)
+            self._equation.record(criticality, now, 1.0)
             if outcome is Outcome.OUT_OF_QUOTA or self._customers.throttles:
                 self._customers.record(criticality, customer, outcome, now)
         elif outcome.is_overload:
-            self._histories[criticality].record(now, 0.0)
+            self._equation.record(criticality, now, 0.0)
+            is_late = outcome is Outcome.TIMEOUT
+            self._whys[criticality] = Cause.TIMEOUTS if is_late else Cause.REJECTIONS
 
     def is_normal(self, now: float) -> bool:
         """Return whether nothing was rejected within the window."""
-        # Not "nothing would be rejected now": forgetting accepts at that point would make the next
-        # rejection the only thing known, and its probability 1/2.
-        return not self._customers.throttles and all(
-            history.requests.total(now) == history.accepts.total(now) for history in self._histories
-        )
+        return not self._customers.are_throttled(now) and self._equation.is_normal(now)
 
     def snapshot(self, now: float) -> ThrottleSnapshot:
         """Show the probability of equation 21-1 for each criticality."""
         return ThrottleSnapshot(
             rejection_probabilities=tuple(
-                self._rejection_probability(history, now) for history in self._histories
+                self._equation.rejection_probability(criticality, now)
+                for criticality in Criticality
             ),
-            throttled_customers=tuple(self._customers.throttles),
+            throttled_customers=self._customers.throttled(now),
         )
 
-    def _rejection_probability(self, history: _History, now: float) -> float:
-        requests = history.requests.total(now)
-        excess = requests - self._multiplier * history.accepts.total(now)
-        return max(0.0, excess / (requests + 1.0))
 
-    def _make_for_customer(self, _now: float) -> Throttle:
-        return AdaptiveThrottle(self._config, rng=self._rng)
+def _admit(equation: Equation, rng: random.Random, criticality: Criticality, now: float) -> bool:
+    probability = equation.rejection_probability(criticality, now)
+    if probability <= 0.0 or rng.random() >= probability:
+        return True
+    # It has no end that could be recorded, so this is where it counts.
+    equation.record(criticality, now, 0.0)
+    return False

@@ -1,28 +1,30 @@
-"""Throttle by a send probability that falls within a second and is back within three: our default.
+"""Throttle by what backends report, and by the book where nobody reports: our default.
 
 SRE book, chapter 21, "Client-Side Throttling", is the problem.  The book's own answer, equation
 21-1, takes minutes to forgive, and "may not work well with clients that only very sporadically send
-requests".  This one is a controller instead of a memory, listens to the admission bits of load
-reports, and asks before it sends where it has heard nothing lately.
+requests".  Where backends report, a controller stands in its place, whose send probability falls
+within a second and is back within three.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, final
 
 from evenly.core import check
 from evenly.core.criticality import Criticality
+from evenly.core.overload.adaptive_throttle import AdaptiveThrottleConfig
 from evenly.core.overload.customer_throttles import CustomerThrottles
-from evenly.core.overload.send_probability import SendProbability, SendProbabilityConfig
+from evenly.core.overload.equation import Equation
+from evenly.core.overload.send_gates import CustomerGates, SendGates
+from evenly.core.overload.send_probability import SendProbabilityConfig
 from evenly.core.overload.throttle import Throttle, ThrottleSnapshot
-from evenly.core.request import Outcome
+from evenly.core.overload.timeouts import Timeouts
+from evenly.core.request import Cause, Outcome
 
 __all__ = ["ResponsiveThrottle", "ResponsiveThrottleConfig"]
-
-# ruff: noqa: ARG002 -- every throttle has the same signature.
 
 _ALL: Final = (1 << len(Criticality)) - 1
 
@@ -30,7 +32,7 @@ _ALL: Final = (1 << len(Criticality)) - 1
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsiveThrottleConfig:
-    """Set the controller, and what happens where it knows too little."""
+    """Set the controller, the book's throttle beside it, and what happens where it knows little."""
 
     send_probability: SendProbabilityConfig = field(default_factory=SendProbabilityConfig)
     # Reports say nothing about one customer's quota, so its own answers have to lead back, from a
@@ -40,40 +42,36 @@ class ResponsiveThrottleConfig:
         default_factory=lambda: SendProbabilityConfig(accepts_multiplier=2.0, min_probability=0.2)
     )
     """The same for a customer that is out of quota."""
+    unreported: AdaptiveThrottleConfig = field(default_factory=AdaptiveThrottleConfig)
+    """Equation 21-1, for rejections where nobody reports, and for timeouts."""
+    forget_seconds: float = 60.0
+    """After so long without a report, nobody reports; after so long without any news, nothing is
+    held against a request."""
     send_anyway_seconds: float = 2.0
     """A request goes out whatever the probability if none has for this long.  With very many client
     tasks raise it (1,000 of them: 10 s), or these requests alone are a load."""
     ask_after_seconds: float = 2.0
-    """How old a rejection may be and still be believed without asking."""
+    """How old a rejection may be and still be believed without asking, and how old a report that
+    admits, to speak against timeouts."""
 
     def __post_init__(self) -> None:
+        check.number("forget_seconds", self.forget_seconds, 0.001, 86_400.0)
         check.number("send_anyway_seconds", self.send_anyway_seconds, 0.001, 86_400.0)
         check.number("ask_after_seconds", self.ask_after_seconds, 0.001, 86_400.0)
 
 
 @final
-class _Gate:
-    """Hold the state of one criticality."""
-
-    __slots__ = ("held_from", "is_refused", "send", "sent_at")
-
-    def __init__(self, config: SendProbabilityConfig, now: float) -> None:
-        self.send = SendProbability(config, now)
-        self.sent_at = -math.inf
-        self.is_refused = False
-        """Whether the last that was heard of this criticality was a no."""
-        self.held_from = 0.0
-        """The throttle's `_reported_seconds` when a report last did not admit this criticality."""
-
-
-@final
 class ResponsiveThrottle(Throttle):
-    """Send each criticality with its own probability; see `SendProbability` for the formula.
+    """Throttle rejections by the controller or by the book, timeouts and customers beside it.
 
-    Two rules stand beside it.  *Send anyway*: a request that the probability would refuse goes out
-    if none has for 2 s and no report has come either, so that something is always learned.  *Ask
-    first*: where the last that was heard is a no, and no request was answered for 2 s, two
-    backends are asked before sending, and what they say is done.  A no of theirs is a
+    *Rejections*: while a report has come within `forget_seconds`, by `SendGates`; else by equation
+    21-1.  *Timeouts*: by `Timeouts`, unless a fresh report admits the criticality: who has room
+    does not answer sooner for being sent less.  *Quota*: by customer.
+
+    Two rules stand beside the controller.  *Send anyway*: a request that the probability would
+    refuse goes out if none has for 2 s and no report has come either, so that something is always
+    learned.  *Ask first*: where the last that was heard is a no, and no request was answered for
+    2 s, two backends are asked before sending, and what they say is done.  A no of theirs is a
     rejection, only cheaper; a probability near 1 would otherwise let the next request out blindly.
 
     "The last that was heard" is the newest report where there are reports: an accepted request says
@@ -84,63 +82,99 @@ class ResponsiveThrottle(Throttle):
         "_ask_after_seconds",
         "_config",
         "_customers",
+        "_equation",
+        "_forget_seconds",
         "_gates",
+        "_heard_at",
         "_report_max_seconds",
         "_reported_at",
         "_reported_seconds",
         "_rng",
-        "_send_anyway_seconds",
+        "_timeouts",
+        "cause",
         "is_troubled",
     )
 
     def __init__(self, config: ResponsiveThrottleConfig, *, rng: random.Random, now: float) -> None:
         self._config = config
         self._rng = rng
-        self._send_anyway_seconds = config.send_anyway_seconds
         self._ask_after_seconds = config.ask_after_seconds
+        self._forget_seconds = config.forget_seconds
         self._report_max_seconds = config.send_probability.report_max_seconds
-        self._gates = [_Gate(config.send_probability, now) for _ in Criticality]
+        self._gates = SendGates(config.send_probability, now)
+        # Made when they are first needed: many a client task never needs either.
+        self._equation: Equation | None = None
+        self._timeouts: Timeouts | None = None
+        self._customers = CustomerThrottles(self._make_for_customer)
+        self._heard_at = now
         self._reported_at = -math.inf
-        # The sum of what all reports spoke for: a criticality is held admitted for as much of it as
-        # has come since the last no, so that in peace a report is one addition.
+        # The sum of what all reports spoke for.
         self._reported_seconds = 0.0
         self.is_troubled = False
-        self._customers = CustomerThrottles(self._make_for_customer)
+        self.cause = Cause.REJECTIONS
 
-    def admit(self, criticality: Criticality, customer: str, now: float) -> bool:
-        """Decide by the send probability, or send because nothing has gone out for long."""
-        if self._customers.throttles and not self._customers.admit(criticality, customer, now):
-            return False
-        gate = self._gates[criticality]
-        probability = gate.send.value
-        if self.is_troubled:
-            # Where everything times out, the more frequent criticality learns of it first; it must
-            # not be refused more than a lower one for that.
-            for higher in self._gates[criticality + 1 :]:
-                if higher.send.value < probability:
-                    probability = higher.send.value
-        if (
-            probability >= 1.0
-            or self._rng.random() < probability
-            or now - max(gate.sent_at, self._reported_at) >= self._send_anyway_seconds
-        ):
-            gate.sent_at = now
+    def admit(
+        self,
+        criticality: Criticality,
+        customer: str,
+        now: float,
+        seconds_left: float = math.inf,
+    ) -> bool:
+        """Decide by what is known of quota, rejections and timeouts."""
+        if not self.is_troubled:
             return True
+        if self._customers.throttles and not self._customers.admit(criticality, customer, now):
+            self.cause = Cause.QUOTA
+            return False
+        if now - max(self._heard_at, self._reported_at) >= self._forget_seconds:
+            self._forget()
+            return True
+        rejected = self._rejection_probability(criticality, now)
+        late = self._timeout_probability(criticality, seconds_left, now)
+        draw = 1.0
+        if rejected > 0.0 or late > 0.0:
+            draw = self._rng.random()
+        if draw >= rejected and draw >= late:
+            self._gates.send(criticality, now)
+            return True
+        is_reported = self._is_reported(now)
+        if is_reported and self._is_too_long_ago(criticality, now):
+            self._gates.send(criticality, now)
+            return True
+        # It has no end that could be recorded, so this is where it counts.
+        self._heard_at = now
+        self.cause = Cause.REJECTIONS if draw < rejected else Cause.TIMEOUTS
+        if draw < rejected and self._equation is not None and not is_reported:
+            self._equation.record(criticality, now, 0.0)
+        if draw < late and self._timeouts is not None:
+            self._timeouts.be_late(criticality, seconds_left, now)
         return False
 
-    def record(self, criticality: Criticality, customer: str, outcome: Outcome, now: float) -> None:
-        """Raise or lower the send probability of this criticality."""
+    def record(
+        self,
+        criticality: Criticality,
+        customer: str,
+        outcome: Outcome,
+        now: float,
+        allowed_seconds: float = math.inf,
+    ) -> None:
+        """Count a request whose end says something, and what it says."""
         if outcome.is_accept:
-            gate = self._gates[criticality]
-            gate.send.accept(now)
+            self._heard_at = now
+            if now - self._reported_at < self._forget_seconds:
+                is_news = now - self._reported_at > self._ask_after_seconds
+                self._gates.accept(criticality, now, is_news=is_news)
+            else:
+                self._count(criticality, now, 1.0)
             if self.is_troubled:
-                self._accept_higher(criticality, now)
-            if gate.is_refused and now - self._reported_at > self._ask_after_seconds:
-                gate.is_refused = False
+                self._accept_in_trouble(criticality, now)
             if outcome is Outcome.OUT_OF_QUOTA or self._customers.throttles:
                 self._customers.record(criticality, customer, outcome, now)
+                self.is_troubled = self.is_troubled or bool(self._customers.throttles)
+        elif outcome is Outcome.TIMEOUT:
+            self._be_late(criticality, allowed_seconds, now)
         elif outcome.is_overload:
-            self._reject(self._gates[criticality], now)
+            self._reject(criticality, now)
 
     def record_report(self, admits: int, now: float) -> None:
         """Raise the send probability of every criticality that is, and stays, admitted."""
@@ -148,25 +182,16 @@ class ResponsiveThrottle(Throttle):
         if seconds > 0.0:
             self._reported_at = now
             if seconds > self._report_max_seconds:
+                if seconds >= self._forget_seconds:
+                    self._begin_reports()
                 seconds = self._report_max_seconds
         else:
             seconds = 0.0
         reported_seconds = self._reported_seconds = self._reported_seconds + seconds
         if admits == _ALL and not self.is_troubled:
             return
-        is_troubled = False
-        for gate in self._gates:
-            if admits & 1:
-                gate.is_refused = False
-                if gate.send.value < 1.0:
-                    gate.send.admit(seconds, reported_seconds - gate.held_from)
-                    is_troubled = True
-            else:
-                gate.is_refused = True
-                gate.held_from = reported_seconds
-                is_troubled = True
-            admits >>= 1
-        self.is_troubled = is_troubled
+        self._gates.report(admits, seconds, reported_seconds)
+        self.is_troubled = self._is_trouble(now)
 
     def should_ask(self, criticality: Criticality, now: float) -> bool:
         """Return whether the last that was heard is a no, and no answer of our own is recent.
@@ -174,8 +199,11 @@ class ResponsiveThrottle(Throttle):
         A report does not count as recent here: health checks bring one every second, from one
         backend each, and would otherwise stop a client that seldom sends from ever asking.
         """
-        gate = self._gates[criticality]
-        return gate.is_refused and now - gate.send.answered_at > self._ask_after_seconds
+        gates = self._gates
+        return (
+            gates.is_refused(criticality)
+            and now - gates.answered_at(criticality) > self._ask_after_seconds
+        )
 
     def admit_asked(
         self,
@@ -183,53 +211,134 @@ class ResponsiveThrottle(Throttle):
         customer: str,
         admits: int | None,
         now: float,
+        seconds_left: float = math.inf,
         *,
         is_admitted: bool = False,
     ) -> bool:
         """Do as the backends say; where none has answered, as if nobody had asked."""
         if admits is None:
-            return is_admitted or self.admit(criticality, customer, now)
+            return is_admitted or self.admit(criticality, customer, now, seconds_left)
         if (
             self._customers.throttles
             and not is_admitted
             and not self._customers.admit(criticality, customer, now)
         ):
+            self.cause = Cause.QUOTA
             return False
-        gate = self._gates[criticality]
         # An answer tells what a request sent anyway would have told, at a lower price.
-        gate.sent_at = now
+        self._gates.send(criticality, now)
         if admits >> criticality & 1:
             return True
-        self._reject(gate, now)
+        self._gates.reject(criticality, now)
+        self.is_troubled = True
+        self.cause = Cause.REJECTIONS
         return False
 
     def is_normal(self, now: float) -> bool:
         """Return whether everything is sent."""
-        return not self._customers.throttles and all(gate.send.value >= 1.0 for gate in self._gates)
+        shown = self.snapshot(now)
+        return not shown.throttled_customers and not any(shown.rejection_probabilities)
 
     def snapshot(self, now: float) -> ThrottleSnapshot:
-        """Show how likely each criticality is rejected: no less than any higher one."""
-        sent = [gate.send.value for gate in self._gates]
+        """Show how likely each criticality is rejected that does not wait for long."""
+        probabilities = [0.0] * len(Criticality)
+        if now - max(self._heard_at, self._reported_at) < self._forget_seconds:
+            probabilities = [
+                max(
+                    self._rejection_probability(criticality, now),
+                    self._timeout_probability(criticality, 0.0, now),
+                )
+                for criticality in Criticality
+            ]
         return ThrottleSnapshot(
-            rejection_probabilities=tuple(1.0 - min(sent[level:]) for level in range(len(sent))),
-            throttled_customers=tuple(self._customers.throttles),
+            rejection_probabilities=tuple(probabilities),
+            throttled_customers=self._customers.throttled(now),
         )
 
-    def _accept_higher(self, criticality: Criticality, now: float) -> None:
-        """Let an accept count for every higher criticality too: it would have been accepted.
+    # What ends say.
 
-        Otherwise one that is no longer sent would hold all lower ones back for ever.
-        """
-        for higher in self._gates[criticality + 1 :]:
-            if higher.send.value < 1.0:
-                higher.send.accept(now)
-        self.is_troubled = any(gate.is_refused or gate.send.value < 1.0 for gate in self._gates)
+    def _accept_in_trouble(self, criticality: Criticality, now: float) -> None:
+        if self._timeouts is not None:
+            self._timeouts.accept(criticality, now)
+        if self._gates.are_troubled and not self._is_reported(now):  # By reports of long ago.
+            self._gates.accept(criticality, now, is_news=True)
+        self.is_troubled = self._is_trouble(now)
 
-    def _reject(self, gate: _Gate, now: float) -> None:
-        gate.send.reject(now)
-        gate.is_refused = True
+    def _reject(self, criticality: Criticality, now: float) -> None:
+        self._heard_at = now
         self.is_troubled = True
+        if self._timeouts is not None:
+            self._timeouts.reject(criticality, now)
+        if self._is_reported(now):
+            self._gates.reject(criticality, now)
+        else:
+            self._count(criticality, now, 0.0)
 
-    def _make_for_customer(self, now: float) -> Throttle:
-        config = replace(self._config, send_probability=self._config.customer_send_probability)
-        return ResponsiveThrottle(config, rng=self._rng, now=now)
+    def _be_late(self, criticality: Criticality, allowed_seconds: float, now: float) -> None:
+        self._heard_at = now
+        self.is_troubled = True
+        if self._timeouts is None:
+            config = self._config.unreported
+            self._timeouts = Timeouts(config.accepts_multiplier, config.window_seconds)
+        self._timeouts.be_late(criticality, allowed_seconds, now)
+
+    def _count(self, criticality: Criticality, now: float, accepts: float) -> None:
+        if self._equation is None:
+            self._equation = self._config.unreported.equation()
+        self._equation.record(criticality, now, accepts)
+
+    # What is known now.
+
+    def _is_reported(self, now: float) -> bool:
+        return now - self._reported_at < self._forget_seconds
+
+    def _rejection_probability(self, criticality: Criticality, now: float) -> float:
+        if self._is_reported(now):
+            return 1.0 - self._gates.probability(criticality)
+        if self._equation is None:
+            return 0.0
+        return self._equation.rejection_probability(criticality, now)
+
+    def _timeout_probability(
+        self, criticality: Criticality, seconds_left: float, now: float
+    ) -> float:
+        if self._timeouts is None:
+            return 0.0
+        is_fresh = now - self._reported_at <= self._ask_after_seconds
+        if is_fresh and not self._gates.may_refuse(criticality):
+            return 0.0
+        return self._timeouts.rejection_probability(criticality, seconds_left, now)
+
+    def _is_too_long_ago(self, criticality: Criticality, now: float) -> bool:
+        gates = self._gates
+        last = max(gates.sent_at(criticality), gates.answered_at(criticality), self._reported_at)
+        return now - last >= self._config.send_anyway_seconds
+
+    def _is_trouble(self, now: float) -> bool:
+        if self._timeouts is not None and self._timeouts.are_over(now):
+            self._timeouts = None
+        return (
+            self._timeouts is not None
+            or self._gates.are_troubled
+            or bool(self._customers.throttles)
+            or not (self._equation is None or self._equation.is_normal(now))
+        )
+
+    # What time does.
+
+    def _begin_reports(self) -> None:
+        """Go by reports from now on: what was known before the first of them is too old."""
+        self._equation = None
+        self._gates.relax()
+
+    def _forget(self) -> None:
+        self._equation = None
+        self._timeouts = None
+        self._gates.relax()
+        self.is_troubled = self._gates.are_troubled or bool(self._customers.throttles)
+
+    def _make_for_customer(self, now: float) -> CustomerGates:
+        config = self._config
+        return CustomerGates(
+            config.customer_send_probability, config.forget_seconds, rng=self._rng, now=now
+        )

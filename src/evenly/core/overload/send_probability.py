@@ -124,7 +124,7 @@ class SendProbability:
             self._raise(self._rise * weight * factor)
 
     def reject(self, now: float) -> None:
-        """Learn that a request was rejected, or not answered in time."""
+        """Learn that a request was rejected."""
         config = self._config
         factor = (now - self._answered_at) / config.gap_seconds
         weight = self._weigh(factor, now)
@@ -142,6 +142,11 @@ class SendProbability:
         self._raise(
             seconds * (config.growth_per_second + config.growth_per_second_squared * held_seconds)
         )
+
+    def relax(self) -> None:
+        """Hold nothing against requests any more: what was heard is too old."""
+        self.value = 1.0
+        self._run = 0.0
 
     def _weigh(self, gap: float, now: float) -> float:
         if gap > 1.0:

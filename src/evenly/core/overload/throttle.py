@@ -7,7 +7,8 @@ What an end says, to every throttle:
 
     OK, ERROR               accept: any answer that is not an overload rejection
     OVERLOADED, DONT_RETRY  rejection
-    TIMEOUT                 a request without accept
+    TIMEOUT                 a request without accept; in `ResponsiveThrottle` only where most of
+                            what is sent fails, and only for requests that would not wait longer
     OUT_OF_QUOTA            accept, since the backend was fine; a rejection for that customer alone
     CANCELLED               nothing: the caller gave up
     NOT_SENT, LOST          nothing: a connection that breaks is a matter of health, and a rolling
@@ -20,11 +21,12 @@ its accept: the two always fall into the same stretch of history, however slow t
 from __future__ import annotations
 
 import abc
+import math
 from dataclasses import dataclass
 from typing import final
 
 from evenly.core.criticality import Criticality
-from evenly.core.request import Outcome
+from evenly.core.request import Cause, Outcome
 
 __all__ = ["NoThrottle", "Throttle", "ThrottleSnapshot"]
 
@@ -53,16 +55,38 @@ class Throttle(abc.ABC):
     """
 
     is_troubled: bool = False
-    """Whether something is known against sending.  Else `should_ask` is false: in peace that spares
-    a call per request."""
+    """Whether something may be known against sending.  Else `should_ask` is false and `admit` true,
+    and neither need be called: in peace a request costs one look at this."""
+
+    cause: Cause = Cause.REJECTIONS
+    """Why `admit` or `admit_asked` said no the last time."""
 
     @abc.abstractmethod
-    def admit(self, criticality: Criticality, customer: str, now: float) -> bool:
-        """Decide whether a request may leave this process: its first attempt, not its retries."""
+    def admit(
+        self,
+        criticality: Criticality,
+        customer: str,
+        now: float,
+        seconds_left: float = math.inf,
+    ) -> bool:
+        """Decide whether a request may leave this process: its first attempt, not its retries.
+
+        `seconds_left` is the time until its deadline.
+        """
 
     @abc.abstractmethod
-    def record(self, criticality: Criticality, customer: str, outcome: Outcome, now: float) -> None:
-        """Learn how an admitted request ended: once per request, not per attempt."""
+    def record(
+        self,
+        criticality: Criticality,
+        customer: str,
+        outcome: Outcome,
+        now: float,
+        allowed_seconds: float = math.inf,
+    ) -> None:
+        """Learn how an admitted request ended: once per request, not per attempt.
+
+        `allowed_seconds` is the time that its (last) attempt had, where it ended in a TIMEOUT.
+        """
 
     def record_report(self, admits: int, now: float) -> None:
         """Learn which criticalities a backend admits: bit i stands for `Criticality(i)`."""
@@ -77,6 +101,7 @@ class Throttle(abc.ABC):
         customer: str,
         admits: int | None,
         now: float,
+        seconds_left: float = math.inf,
         *,
         is_admitted: bool = False,
     ) -> bool:
@@ -84,7 +109,7 @@ class Throttle(abc.ABC):
 
         `is_admitted` says that `admit` has said yes already, and only the answers are new.
         """
-        return is_admitted or self.admit(criticality, customer, now)
+        return is_admitted or self.admit(criticality, customer, now, seconds_left)
 
     @abc.abstractmethod
     def is_normal(self, now: float) -> bool:
@@ -101,11 +126,24 @@ class NoThrottle(Throttle):
 
     __slots__ = ()
 
-    def admit(self, criticality: Criticality, customer: str, now: float) -> bool:
+    def admit(
+        self,
+        criticality: Criticality,
+        customer: str,
+        now: float,
+        seconds_left: float = math.inf,
+    ) -> bool:
         """Return True."""
         return True
 
-    def record(self, criticality: Criticality, customer: str, outcome: Outcome, now: float) -> None:
+    def record(
+        self,
+        criticality: Criticality,
+        customer: str,
+        outcome: Outcome,
+        now: float,
+        allowed_seconds: float = math.inf,
+    ) -> None:
         """Learn nothing."""
 
     def is_normal(self, now: float) -> bool:
