@@ -791,3 +791,72 @@ def test_a_retry_is_of_the_same_request() -> None:
     with pytest.raises(UsageError, match="another request than that of <Attempt 1"):
         service.task.begin(Request(criticality=Criticality.CRITICAL_PLUS), first)
     assert service.begin(Request(criticality=Criticality.SHEDDABLE), previous=first).number == 2
+
+
+# In front of backends that do not report
+
+
+def reasons_of(service: Service, requests: list[tuple[Request, Outcome, float]]) -> list[str]:
+    """Send requests one after another that end so after so many seconds; return why not."""
+    texts: list[str] = []
+    for made, outcome, seconds in requests:
+        left = made.deadline_at
+        request = made if left is None else made.until(service.clock() + left)
+        answer = service.task.begin(request)
+        if isinstance(answer, Ask):
+            answer = answer.resume()
+        service.clock.advance(seconds)
+        if isinstance(answer, Attempt):
+            answer.finish(outcome)
+        else:
+            assert isinstance(answer, Rejection)
+            texts.append(answer.text)
+    return texts
+
+
+TIGHT = (Request(deadline_at=0.003), Outcome.TIMEOUT, 0.003)
+SLOW = (Request(deadline_at=1.0), Outcome.TIMEOUT, 1.0)
+
+
+@pytest.mark.parametrize("deadline", [None, 0.02, 1.0])
+@pytest.mark.parametrize("policy", ["round_robin", "probing"])
+def test_a_deadline_too_tight_refuses_no_other_request(deadline: float | None, policy: str) -> None:
+    service = Service(policy=policy)
+    assert reasons_of(service, [TIGHT] * 100)
+    ordinary = (Request(deadline_at=deadline), Outcome.OK, 0.005)
+
+    assert reasons_of(service, [ordinary] * 200) == []
+
+
+def test_one_method_of_ten_that_always_times_out_refuses_nothing() -> None:
+    good = (Request(deadline_at=1.0), Outcome.OK, 0.01)
+
+    assert reasons_of(Service(), ([SLOW] + [good] * 9) * 100) == []
+
+
+@pytest.mark.parametrize(
+    ("ends", "text"),
+    [
+        (
+            [SLOW] * 30,
+            f"this client task throttles itself, because {Cause.TIMEOUTS.value}",
+        ),
+        (
+            [(Request(), Outcome.DONT_RETRY, 0.1)] * 30,
+            "this client task throttles itself, because backends have been rejecting",
+        ),
+        (
+            [(Request(), Outcome.OUT_OF_QUOTA, 0.1)] * 30,
+            "this client task throttles itself, because the customer has been out of quota",
+        ),
+    ],
+    ids=["timeouts", "rejections", "quota"],
+)
+def test_a_throttled_request_says_what_really_happened(
+    ends: list[tuple[Request, Outcome, float]], text: str
+) -> None:
+    seen = Seen()
+    texts = reasons_of(Service(observer=seen), ends)
+
+    assert set(texts) == {text}
+    assert seen.events.count("THROTTLED") == len(texts)  # To observers it is one reason.

@@ -19,9 +19,10 @@ from evenly.core.balancing.backend import Backend
 from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.criticality import Criticality
 from evenly.core.report import LoadReport
-from evenly.core.request import Outcome, Reason, Rejection, Request
+from evenly.core.request import Cause, Outcome, Reason, Rejection, Request
 from evenly.grpc.errors import RejectedRpcError, local_status, refused_by_backend, refused_here
 from evenly.grpc.outcome import ERROR_CODES, outcome_of, outcome_of_lost
+from evenly.grpc.sync.errors import Unsent
 from evenly.wire.load_header import format_load
 from tests.grpc.plain import UNARY_UNARY, Context, Counts, quick, served, settled
 
@@ -192,6 +193,15 @@ async def test_resource_exhausted_with_a_pushback_from_a_foreign_backend_is_a_re
 
         assert not raised.value.retryable
         assert call.attempts == 1
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_a_throttled_call_says_why(cause: Cause) -> None:
+    rejection = Rejection(Reason.THROTTLED, retryable=False, cause=cause)
+    _, details = local_status(rejection, Request(), "dns:///search.prod:50051")
+
+    assert f"throttles itself, because {cause.value};" in details
+    assert cause.value in str(Unsent.refused(rejection, Request(), "search").error())
 
 
 @pytest.mark.parametrize(

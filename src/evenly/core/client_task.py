@@ -475,11 +475,11 @@ class ClientTask:
 
     def _record_end(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         request = attempt.request
-        if outcome is Outcome.TIMEOUT:
-            allowed = _seconds_left(request, attempt.begun_at)
-            self._throttle.record(request.criticality, request.customer, outcome, now, allowed)
-        else:
+        if outcome is not Outcome.TIMEOUT:
             self._throttle.record(request.criticality, request.customer, outcome, now)
+            return
+        allowed = _seconds_left(request, attempt.begun_at)
+        self._throttle.record(request.criticality, request.customer, outcome, now, allowed)
 
     def _answered(self, view: BackendView, now: float) -> None:
         health = view.health

@@ -58,7 +58,10 @@ class _CustomerThrottle:
         return _admit(self._equation, self._rng, criticality, now)
 
     def record(self, criticality: Criticality, now: float, *, is_accept: bool) -> None:
-        self._equation.record(criticality, now, float(is_accept))
+        if is_accept:
+            self._equation.accept(criticality, now)
+        else:
+            self._equation.reject(criticality, now)
 
     def is_normal(self, now: float) -> bool:
         return self._equation.is_normal(now)
@@ -116,11 +119,11 @@ class AdaptiveThrottle(Throttle):
     ) -> None:
         """Count a request, and an accept if it was one."""
         if outcome.is_accept:
-            self._equation.record(criticality, now, 1.0)
+            self._equation.accept(criticality, now)
             if outcome is Outcome.OUT_OF_QUOTA or self._customers.throttles:
                 self._customers.record(criticality, customer, outcome, now)
         elif outcome.is_overload:
-            self._equation.record(criticality, now, 0.0)
+            self._equation.reject(criticality, now)
             is_late = outcome is Outcome.TIMEOUT
             self._whys[criticality] = Cause.TIMEOUTS if is_late else Cause.REJECTIONS
 
@@ -144,5 +147,5 @@ def _admit(equation: Equation, rng: random.Random, criticality: Criticality, now
     if probability <= 0.0 or rng.random() >= probability:
         return True
     # It has no end that could be recorded, so this is where it counts.
-    equation.record(criticality, now, 0.0)
+    equation.reject(criticality, now)
     return False

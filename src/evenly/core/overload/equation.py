@@ -22,13 +22,13 @@ def rejection_probability(requests: float, accepts: float, multiplier: float) ->
 
 @final
 class _History:
-    """Remember requests and accepts of one criticality."""
+    """Remember the requests of one criticality: those accepted, and all others."""
 
-    __slots__ = ("accepts", "requests")
+    __slots__ = ("accepts", "failures")
 
     def __init__(self, window_seconds: float) -> None:
-        self.requests = SlidingCount(window_seconds)
         self.accepts = SlidingCount(window_seconds)
+        self.failures = SlidingCount(window_seconds)
 
 
 @final
@@ -41,25 +41,23 @@ class Equation:
         self._multiplier = multiplier
         self._histories = [_History(window_seconds) for _ in Criticality]
 
-    def record(self, criticality: Criticality, now: float, accepts: float) -> None:
-        """Count one request and 1 or 0 accepts."""
-        history = self._histories[criticality]
-        history.requests.add(now)
-        # Also where it is 0: told of the same instants, the two have the same buckets, and a
-        # request never leaves the history before its accept does.
-        history.accepts.add(now, accepts)
+    def accept(self, criticality: Criticality, now: float) -> None:
+        """Count a request that was accepted."""
+        self._histories[criticality].accepts.add(now)
+
+    def reject(self, criticality: Criticality, now: float) -> None:
+        """Count a request that was not, be it here or by a backend."""
+        self._histories[criticality].failures.add(now)
 
     def rejection_probability(self, criticality: Criticality, now: float) -> float:
         """Return how likely a request is to be refused now."""
         history = self._histories[criticality]
-        return rejection_probability(
-            history.requests.total(now), history.accepts.total(now), self._multiplier
-        )
+        accepts = history.accepts.total(now)
+        requests = accepts + history.failures.total(now)
+        return rejection_probability(requests, accepts, self._multiplier)
 
     def is_normal(self, now: float) -> bool:
         """Return whether nothing was rejected within the window."""
         # Not "nothing would be rejected now": forgetting accepts at that point would make the next
         # rejection the only thing known, and its probability 1/2.
-        return all(
-            history.requests.total(now) == history.accepts.total(now) for history in self._histories
-        )
+        return not any(history.failures.total(now) for history in self._histories)

@@ -90,6 +90,7 @@ class ResponsiveThrottle(Throttle):
         "_reported_at",
         "_reported_seconds",
         "_rng",
+        "_sends",
         "_timeouts",
         "cause",
         "is_troubled",
@@ -102,6 +103,7 @@ class ResponsiveThrottle(Throttle):
         self._forget_seconds = config.forget_seconds
         self._report_max_seconds = config.send_probability.report_max_seconds
         self._gates = SendGates(config.send_probability, now)
+        self._sends = self._gates.sends  # In peace an accept is told them directly.
         # Made when they are first needed: many a client task never needs either.
         self._equation: Equation | None = None
         self._timeouts: Timeouts | None = None
@@ -145,7 +147,7 @@ class ResponsiveThrottle(Throttle):
         self._heard_at = now
         self.cause = Cause.REJECTIONS if draw < rejected else Cause.TIMEOUTS
         if draw < rejected and self._equation is not None and not is_reported:
-            self._equation.record(criticality, now, 0.0)
+            self._equation.reject(criticality, now)
         if draw < late and self._timeouts is not None:
             self._timeouts.be_late(criticality, seconds_left, now)
         return False
@@ -160,17 +162,12 @@ class ResponsiveThrottle(Throttle):
     ) -> None:
         """Count a request whose end says something, and what it says."""
         if outcome.is_accept:
-            self._heard_at = now
-            if now - self._reported_at < self._forget_seconds:
-                is_news = now - self._reported_at > self._ask_after_seconds
-                self._gates.accept(criticality, now, is_news=is_news)
-            else:
-                self._count(criticality, now, 1.0)
-            if self.is_troubled:
-                self._accept_in_trouble(criticality, now)
-            if outcome is Outcome.OUT_OF_QUOTA or self._customers.throttles:
-                self._customers.record(criticality, customer, outcome, now)
-                self.is_troubled = self.is_troubled or bool(self._customers.throttles)
+            if now - self._reported_at >= self._forget_seconds:
+                (self._equation or self._new_equation()).accept(criticality, now)
+            elif not self.is_troubled:
+                self._sends[criticality].accept(now)
+            if self.is_troubled or outcome is Outcome.OUT_OF_QUOTA:
+                self._accept_in_trouble(criticality, customer, outcome, now)
         elif outcome is Outcome.TIMEOUT:
             self._be_late(criticality, allowed_seconds, now)
         elif outcome.is_overload:
@@ -257,11 +254,18 @@ class ResponsiveThrottle(Throttle):
 
     # What ends say.
 
-    def _accept_in_trouble(self, criticality: Criticality, now: float) -> None:
+    def _accept_in_trouble(
+        self, criticality: Criticality, customer: str, outcome: Outcome, now: float
+    ) -> None:
+        self._heard_at = now
         if self._timeouts is not None:
             self._timeouts.accept(criticality, now)
-        if self._gates.are_troubled and not self._is_reported(now):  # By reports of long ago.
-            self._gates.accept(criticality, now, is_news=True)
+        # Without reports they may still be troubled, by reports of long ago.
+        if self.is_troubled and (self._is_reported(now) or self._gates.are_troubled):
+            is_news = now - self._reported_at > self._ask_after_seconds
+            self._gates.accept(criticality, now, is_news=is_news)
+        if outcome is Outcome.OUT_OF_QUOTA or self._customers.throttles:
+            self._customers.record(criticality, customer, outcome, now)
         self.is_troubled = self._is_trouble(now)
 
     def _reject(self, criticality: Criticality, now: float) -> None:
@@ -272,7 +276,7 @@ class ResponsiveThrottle(Throttle):
         if self._is_reported(now):
             self._gates.reject(criticality, now)
         else:
-            self._count(criticality, now, 0.0)
+            (self._equation or self._new_equation()).reject(criticality, now)
 
     def _be_late(self, criticality: Criticality, allowed_seconds: float, now: float) -> None:
         self._heard_at = now
@@ -282,10 +286,9 @@ class ResponsiveThrottle(Throttle):
             self._timeouts = Timeouts(config.accepts_multiplier, config.window_seconds)
         self._timeouts.be_late(criticality, allowed_seconds, now)
 
-    def _count(self, criticality: Criticality, now: float, accepts: float) -> None:
-        if self._equation is None:
-            self._equation = self._config.unreported.equation()
-        self._equation.record(criticality, now, accepts)
+    def _new_equation(self) -> Equation:
+        equation = self._equation = self._config.unreported.equation()
+        return equation
 
     # What is known now.
 

@@ -40,10 +40,12 @@ class SendGates:
     it would have been accepted.  Otherwise it would hold all lower ones back for ever.
     """
 
-    __slots__ = ("_gates", "are_troubled")
+    __slots__ = ("_gates", "are_troubled", "sends")
 
     def __init__(self, config: SendProbabilityConfig, now: float) -> None:
         self._gates = [_Gate(config, now) for _ in Criticality]
+        self.sends = [gate.send for gate in self._gates]
+        """What `accept` tells first, and all that it tells while nothing is troubled."""
         self.are_troubled = False
         """Whether any probability is below 1, or the last that was heard of one is a no."""
 
