@@ -40,7 +40,7 @@ def test_reports_of_one_boot_in_any_order_end_in_the_state_of_the_last(
     health = connected()
     newest = -1
     for sequence, lame_duck in arrived:
-        assert health.said(BOOT, sequence, lame_duck=lame_duck) is (sequence >= newest)
+        assert health.said(BOOT, sequence, START, lame_duck=lame_duck) is (sequence >= newest)
         newest = max(newest, sequence)
         # At every moment it is the state of the newest that has arrived.
         assert health.state is (State.LAME_DUCK if history[newest] else State.HEALTHY)
@@ -63,7 +63,7 @@ def test_reports_of_several_boots_in_any_order_end_in_the_state_of_the_last(
     ]
     health = connected()
     for boot, sequence, lame_duck in data.draw(st.permutations(sent)):
-        health.said(boot, sequence, lame_duck=lame_duck)
+        health.said(boot, sequence, START, lame_duck=lame_duck)
 
     assert health.state is (State.LAME_DUCK if processes[-1][-1] else State.HEALTHY)
 
@@ -156,8 +156,8 @@ EVENTS: dict[str, Callable[[Health, float, int], object]] = {
     "refused": lambda health, now, _: health.refused(now),
     "lost": lambda health, now, _: health.lost(now),
     "heard": lambda health, _now, _: health.heard(),
-    "said lame": lambda health, _, number: health.said(BOOT, number, lame_duck=True),
-    "said healthy": lambda health, _, number: health.said(BOOT, number, lame_duck=False),
+    "said lame": lambda health, _, number: health.said(BOOT, number, START, lame_duck=True),
+    "said healthy": lambda health, _, number: health.said(BOOT, number, START, lame_duck=False),
     "serving": lambda health, _now, _: health.watched(serving=True),
     "not serving": lambda health, _now, _: health.watched(serving=False),
     "demand": lambda health, now, _: health.demand(now),

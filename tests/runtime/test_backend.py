@@ -526,3 +526,32 @@ async def test_what_is_charged_counts_as_the_process_too() -> None:
 
     # The quarter of a second that nobody was metered for is the overhead, and not a debt.
     assert runtime.task._cost.snapshot().pool_seconds == pytest.approx(0.25)
+
+
+async def test_copies_that_a_fork_has_made_are_processes_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copies = [BackendRuntime(BackendConfig(task=NO_WAIT)) for _ in range(2)]
+    for copied in copies:
+        copied.rng.seed(1)
+        copied.task.update_boot(7)
+    monkeypatch.setattr("evenly.runtime.backend.os.getpid", lambda: -1)
+    for copied in copies:
+        copied.start(asyncio.get_running_loop())
+    boots = {copied.report().boot for copied in copies}
+    draws = {copied.rng.random() for copied in copies}
+    for copied in copies:
+        copied.stop()
+
+    assert len(boots | {7}) == 3
+    assert len(draws) == 2
+
+
+async def test_a_process_that_was_not_copied_keeps_its_boot() -> None:
+    runtime = BackendRuntime(BackendConfig(task=NO_WAIT))
+    before = runtime.report().boot
+    runtime.start(asyncio.get_running_loop())
+    after = runtime.report().boot
+    runtime.stop()
+
+    assert after == before

@@ -105,6 +105,11 @@ class BackendTask:
         self._shown_admits = ADMITS_ALL
         self._probe_port = config.probe_port
 
+    def update_boot(self, boot: int) -> None:
+        """Speak for another process from now on: a fork has copied this one into it."""
+        check.count("boot", boot, 0, 2**63 - 1)
+        self._boot = boot
+
     @property
     def finished(self) -> int:
         """Requests finished since the start."""

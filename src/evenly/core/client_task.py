@@ -206,13 +206,14 @@ class ClientTask:
         health = view.health
         before = health.state
         health.heard()
-        is_current = health.said(report.boot, report.sequence, lame_duck=report.lame_duck)
+        is_current = health.said(report.boot, report.sequence, now, lame_duck=report.lame_duck)
         is_news = health.state is not before
         if is_news:
             self._membership.moved(view, now)
         if not is_current:
             return
-        if view.report is not None and view.report.boot != report.boot:
+        is_another = view.report is not None and view.report.boot != report.boot
+        if is_another and not health.is_shared:
             # Another process: it is cold, and its predecessor's rates say nothing about it.
             self._candidates.renew(view, now)
         view.report = report

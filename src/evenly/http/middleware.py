@@ -107,7 +107,7 @@ class Middleware:
         self._read = Incoming(runtime.trust).read
         # A customer with a quota pays for what it took and not for what others do.
         self._metering = Metering(
-            runtime.measured, runtime.charged, is_always_on=runtime.has_quotas
+            runtime.measured, runtime.charged, is_always_on=runtime.has_quotas, rng=runtime.rng
         )
         self._loop: asyncio.AbstractEventLoop | None = None  # where it was started
         self._has_own_task = False

@@ -19,6 +19,7 @@ import contextlib
 import contextvars
 import logging
 import math
+import os
 import random
 import threading
 import time
@@ -132,7 +133,9 @@ class BackendRuntime:
         self.config = BackendConfig() if config is None else config
         task_config = default_task() if self.config.task is None else self.config.task
         self.has_quotas = task_config.quota is not None
-        rng = random.Random()
+        self.rng = rng = random.Random()
+        """All the luck of this backend."""
+        self._pid = os.getpid()
         self._is_shared = lock is not None
         self.lock = contextlib.nullcontext() if lock is None else lock
         """What guards `task` where several threads use it."""
@@ -145,7 +148,7 @@ class BackendRuntime:
         )
         self.trust = Trust(self.config.trusted_networks, near=self.config.trust_near)
         self.gate = StartGate() if gate is None else gate
-        self.responder = ProbeResponder(self.report, key=self.config.probe.key)
+        self.responder = ProbeResponder(self.report, key=self.config.probe.key, rng=rng)
         self.arriving = 0
         """Requests that are here and not admitted yet, where somebody else counts them in."""
         self.combine: Callable[[LoadReport], LoadReport] | None = None
@@ -184,6 +187,7 @@ class BackendRuntime:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to read the system and to answer probes; once, so not after `stop` either."""
         if self._loop is None and not self._is_over:
+            self._be_this_process()
             self._loop = loop
             self._thread = threading.get_ident()
             self.readings.start(loop)
@@ -195,6 +199,15 @@ class BackendRuntime:
         self._loop = None
         self.readings.stop()
         self.responder.stop()
+
+    def _be_this_process(self) -> None:
+        """Be told apart from the others into which this was copied: gunicorn's `--preload`."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self.rng.seed()
+            with self.lock:
+                self.task.update_boot(time.time_ns())
+                self._reported = self.task.report()
 
     # Requests.
 

@@ -52,7 +52,7 @@ def silenced() -> Health:
 
 def lame() -> Health:
     health = connected()
-    health.said(BOOT, 1, lame_duck=True)
+    health.said(BOOT, 1, START, lame_duck=True)
     return health
 
 
@@ -76,7 +76,7 @@ def idle() -> Health:
 
 def idle_lame() -> Health:
     health = idle()
-    health.said(BOOT, 1, lame_duck=True)  # by UDP
+    health.said(BOOT, 1, START, lame_duck=True)  # by UDP
     return health
 
 
@@ -171,8 +171,8 @@ def test_transition(make: Callable[[], Health], event: str, expected: State) -> 
         "refused": lambda: health.refused(later),
         "lost": lambda: health.lost(later),
         "heard": health.heard,
-        "said healthy": lambda: health.said(BOOT, 2, lame_duck=False),
-        "said lame": lambda: health.said(BOOT, 2, lame_duck=True),
+        "said healthy": lambda: health.said(BOOT, 2, START, lame_duck=False),
+        "said lame": lambda: health.said(BOOT, 2, START, lame_duck=True),
         "serving": lambda: health.watched(serving=True),
         "not serving": lambda: health.watched(serving=False),
     }
@@ -183,7 +183,7 @@ def test_transition(make: Callable[[], Health], event: str, expected: State) -> 
 
 def test_what_was_said_before_the_connection_stood_counts_once_it_stands() -> None:
     health = new_health()
-    health.said(BOOT, 1, lame_duck=True)  # by UDP
+    health.said(BOOT, 1, START, lame_duck=True)  # by UDP
     health.opened(START)
 
     assert health.state is LAME_DUCK
@@ -552,9 +552,9 @@ def test_healthy_undoes_a_lame_duck_only_if_it_is_newer(
     boot: int, sequence: int, is_current: bool, expected: State
 ) -> None:
     health = connected()
-    health.said(5_000, 3, lame_duck=True)
+    health.said(5_000, 3, START, lame_duck=True)
 
-    assert health.said(boot, sequence, lame_duck=False) is is_current
+    assert health.said(boot, sequence, START, lame_duck=False) is is_current
     assert health.state is expected
 
 
@@ -570,73 +570,73 @@ def test_healthy_undoes_a_lame_duck_only_if_it_is_newer(
 )
 def test_a_late_lame_duck_does_not_undo_healthy(boot: int, sequence: int, expected: State) -> None:
     health = connected()
-    health.said(5_000, 3, lame_duck=False)
-    health.said(boot, sequence, lame_duck=True)
+    health.said(5_000, 3, START, lame_duck=False)
+    health.said(boot, sequence, START, lame_duck=True)
 
     assert health.state is expected
 
 
 def test_a_clock_set_back_does_not_hide_the_next_process() -> None:
     health = connected()
-    health.said(5_000, 3, lame_duck=True)
+    health.said(5_000, 3, START, lame_duck=True)
     health.lost(START + 60.0)
     health.opened(START + 61.0)
 
-    assert health.said(4_000, 1, lame_duck=False)
+    assert health.said(4_000, 1, START, lame_duck=False)
     assert health.state is HEALTHY
     # And from then on that process's own order counts.
-    assert not health.said(3_999, 9, lame_duck=True)
-    assert not health.said(4_000, 0, lame_duck=True)
+    assert not health.said(3_999, 9, START, lame_duck=True)
+    assert not health.said(4_000, 0, START, lame_duck=True)
     assert health.state is HEALTHY
 
 
 def test_a_straggler_of_the_process_before_a_clock_set_back_is_ignored() -> None:
     health = connected()
-    health.said(5_000, 3, lame_duck=False)
+    health.said(5_000, 3, START, lame_duck=False)
     health.lost(START + 60.0)
     health.opened(START + 61.0)
-    assert health.said(4_000, 0, lame_duck=False)  # the new process
-    assert not health.said(5_000, 4, lame_duck=True)  # The old one's last word comes late.
+    assert health.said(4_000, 0, START, lame_duck=False)  # the new process
+    assert not health.said(5_000, 4, START, lame_duck=True)  # The old one's last word comes late.
 
-    assert health.said(4_000, 0, lame_duck=False)  # The new one repeats itself in every response.
+    assert health.said(4_000, 0, START, lame_duck=False)  # The new one repeats itself in every response.
     assert health.state is HEALTHY
 
 
 def test_a_straggler_is_ignored_on_a_later_connection_too() -> None:
     health = connected()
-    health.said(4_000, 0, lame_duck=False)
-    health.said(5_000, 0, lame_duck=False)
+    health.said(4_000, 0, START, lame_duck=False)
+    health.said(5_000, 0, START, lame_duck=False)
     health.lost(START + 60.0)
     health.opened(START + 61.0)
 
-    assert not health.said(4_000, 1, lame_duck=True)
+    assert not health.said(4_000, 1, START, lame_duck=True)
     assert health.state is HEALTHY
 
 
 def test_a_process_that_knows_nothing_of_boots_may_follow_one_that_does() -> None:
     health = connected()
-    health.said(0, 0, lame_duck=False)
-    health.said(5_000, 3, lame_duck=True)
+    health.said(0, 0, START, lame_duck=False)
+    health.said(5_000, 3, START, lame_duck=True)
     health.lost(START + 60.0)
     health.opened(START + 61.0)
 
-    assert health.said(0, 0, lame_duck=False)  # 0 is nobody's boot, and so nobody's straggler.
+    assert health.said(0, 0, START, lame_duck=False)  # 0 is nobody's boot, and so nobody's straggler.
     assert health.state is HEALTHY
 
 
 def test_a_reconnect_to_the_same_process_keeps_the_order() -> None:
     health = connected()
-    health.said(5_000, 3, lame_duck=True)
+    health.said(5_000, 3, START, lame_duck=True)
     health.lost(START + 60.0)
     health.opened(START + 61.0)
 
-    assert not health.said(5_000, 2, lame_duck=False)
+    assert not health.said(5_000, 2, START, lame_duck=False)
     assert health.state is LAME_DUCK
 
 
 def test_serving_does_not_override_a_report_of_the_same_connection() -> None:
     health = connected()
-    health.said(BOOT, 1, lame_duck=True)
+    health.said(BOOT, 1, START, lame_duck=True)
     health.watched(serving=True)
 
     assert health.state is LAME_DUCK
@@ -644,7 +644,7 @@ def test_serving_does_not_override_a_report_of_the_same_connection() -> None:
 
 def test_serving_on_a_new_connection_overrides_the_report_of_an_old_one() -> None:
     health = connected()
-    health.said(BOOT, 1, lame_duck=True)
+    health.said(BOOT, 1, START, lame_duck=True)
     health.lost(START + 60.0)
     health.opened(START + 61.0)
     health.watched(serving=True)
@@ -663,16 +663,16 @@ def test_not_serving_counts_for_its_connection_only() -> None:
 
 def test_an_old_healthy_report_repeated_does_not_undo_not_serving() -> None:
     health = connected()
-    health.said(BOOT, 1, lame_duck=False)
+    health.said(BOOT, 1, START, lame_duck=False)
     health.watched(serving=False)
-    health.said(BOOT, 1, lame_duck=False)  # Every response repeats it.
+    health.said(BOOT, 1, START, lame_duck=False)  # Every response repeats it.
 
     assert health.state is LAME_DUCK
 
 
 def test_whoever_listens_after_a_refusal_is_not_yet_a_lame_duck() -> None:
     health = connected()
-    health.said(BOOT, 1, lame_duck=True)
+    health.said(BOOT, 1, START, lame_duck=True)
     health.lost(START + 60.0)
     health.refused(START + 60.0)
     health.opened(START + 62.0)
@@ -683,8 +683,8 @@ def test_whoever_listens_after_a_refusal_is_not_yet_a_lame_duck() -> None:
 def test_the_default_report_of_a_backend_that_knows_nothing_of_boots_is_current() -> None:
     health = connected()
 
-    assert health.said(0, 0, lame_duck=False)
-    assert health.said(0, 0, lame_duck=False)
+    assert health.said(0, 0, START, lame_duck=False)
+    assert health.said(0, 0, START, lame_duck=False)
     assert health.state is HEALTHY
 
 
@@ -716,31 +716,31 @@ def test_a_wrong_config_is_refused(settings: dict[str, float], message: str) -> 
 
 def test_not_serving_is_undone_by_a_later_word_of_a_known_boot() -> None:
     health = connected()
-    health.said(BOOT, 1, lame_duck=False)
+    health.said(BOOT, 1, START, lame_duck=False)
     health.watched(serving=False)
-    assert not health.said(BOOT, 0, lame_duck=False)
-    health.said(BOOT, 1, lame_duck=False)
+    assert not health.said(BOOT, 0, START, lame_duck=False)
+    health.said(BOOT, 1, START, lame_duck=False)
     assert health.state is LAME_DUCK
 
-    health.said(BOOT, 2, lame_duck=False)
+    health.said(BOOT, 2, START, lame_duck=False)
     assert health.state is HEALTHY
 
 
 def test_a_straggler_two_boots_old_changes_nothing_after_a_reconnect() -> None:
     health = connected()
     for boot in (BOOT, BOOT + 100, BOOT + 200):
-        assert health.said(boot, 1, lame_duck=False)
+        assert health.said(boot, 1, START, lame_duck=False)
     health.lost(START + 60.0)
     health.opened(START + 61.0)
-    assert health.said(BOOT + 200, 1, lame_duck=False)
+    assert health.said(BOOT + 200, 1, START, lame_duck=False)
 
-    assert not health.said(BOOT, 5, lame_duck=True)
+    assert not health.said(BOOT, 5, START, lame_duck=True)
     assert health.state is HEALTHY
 
 
 def test_a_lame_duck_that_drops_a_new_connection_stays_one() -> None:
     health = connected()
-    health.said(BOOT, 2, lame_duck=True)
+    health.said(BOOT, 2, START, lame_duck=True)
     health.lost(START + 60.0)
     health.opened(START + 61.0)
     health.lost(START + 61.5)  # Half a second old: it counts as refused, but says nothing new.
@@ -868,15 +868,15 @@ def test_how_often_an_idle_backend_is_asked_is_a_setting() -> None:
 
 def test_the_order_of_reports_outlasts_a_rest() -> None:
     health = connected()
-    health.said(BOOT, 3, lame_duck=False)
+    health.said(BOOT, 3, START, lame_duck=False)
     health.rest()
 
-    assert not health.said(BOOT, 2, lame_duck=True)
+    assert not health.said(BOOT, 2, START, lame_duck=True)
     assert health.state is HEALTHY
-    assert health.said(BOOT, 4, lame_duck=True)  # SIGTERM, by an unasked notice
+    assert health.said(BOOT, 4, START, lame_duck=True)  # SIGTERM, by an unasked notice
     assert health.state is LAME_DUCK
-    assert health.said(BOOT + 1, 0, lame_duck=True)  # its successor, which warms up ...
-    assert health.said(BOOT + 1, 1, lame_duck=False)  # ... and announces itself
+    assert health.said(BOOT + 1, 0, START, lame_duck=True)  # its successor, which warms up ...
+    assert health.said(BOOT + 1, 1, START, lame_duck=False)  # ... and announces itself
     assert health.state is HEALTHY
 
 

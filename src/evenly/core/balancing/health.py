@@ -18,11 +18,16 @@ from __future__ import annotations
 import enum
 import random
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from evenly.core import check
+from evenly.core.balancing.processes import Processes
 
 __all__ = ["Health", "HealthConfig", "State"]
+
+
+# The latest boot where several processes share the address: no report has it.
+_OF_SEVERAL: Final = -1
 
 
 @final
@@ -91,6 +96,7 @@ class Health:
         "_lame_said",
         "_lame_watched",
         "_opened_at",
+        "_processes",
         "_rng",
         "_sequence",
         "_silent",
@@ -138,6 +144,12 @@ class Health:
         self._boot_connection = 0
         self._lame_connection = 0
         self._superseded_boot = -1
+        self._processes = Processes()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes answer at its address, each for itself."""
+        return self._processes.are_several
 
     @property
     def is_silent(self) -> bool:
@@ -181,6 +193,7 @@ class Health:
         # next is another process, which will speak for itself.
         self._lame_said = False
         self._lame_watched = False
+        self._processes.record_end()
         self._back_off(now)
         self._settle()
 
@@ -193,6 +206,7 @@ class Health:
             return  # A transport that says so twice, or of a connection that was replaced.
         self.is_connected = False
         self._silent = False
+        self._processes.record_end()
         is_short = now - self._opened_at < self._config.backoff_first_seconds
         if is_short and not self.has_answered:
             # Accepted and dropped: trying again at once would be a busy loop of connects.
@@ -249,11 +263,12 @@ class Health:
             self.opened(now)  # A transport that does not speak of connections has one.
         self.has_answered = True
 
-    def said(self, boot: int, sequence: int, *, lame_duck: bool) -> bool:
-        """Learn what it says of itself; return False for a report older than one already known.
+    def said(self, boot: int, sequence: int, now: float, *, lame_duck: bool) -> bool:
+        """Learn what it says of itself; return False if that tells nothing new or true of it.
 
         The order is (boot, sequence), so that a HEALTHY that was overtaken on its way never undoes
-        a lame duck.
+        a lame duck.  Where several processes share the address, each has an order of its own, and
+        one that leaves speaks for itself alone.
         """
         if (
             boot == self._boot
@@ -263,12 +278,20 @@ class Health:
             and self._boot_connection == self.opened_count
         ):
             return True  # Nothing new: what nearly every response says.
+        processes = self._processes
+        if processes.are_several or (not lame_duck and processes.lives_on(boot, now)):
+            return self._said_by_one(boot, sequence, now, lame_duck=lame_duck)
         if not self._is_current(boot, sequence):
+            if boot != self._boot and not lame_duck:
+                processes.record_former(boot, now)
             return False
         is_new_boot = boot != self._boot
         is_new_word = sequence > self._sequence and not is_new_boot
         if is_new_boot:
-            self._superseded_boot = self._boot or -1  # 0 is "unknown" and nobody's.
+            if self._boot > 0:  # 0 is "unknown" and nobody's.
+                self._superseded_boot = self._boot
+                processes.record_former(self._boot, now)
+            processes.record_latest(boot)
             self._boot = boot
         self._sequence = sequence
         self._boot_connection = self.opened_count
@@ -281,6 +304,21 @@ class Health:
             self._lame_watched = self._lame_watched and is_new_boot
         self._settle()
         return True
+
+    def _said_by_one(self, boot: int, sequence: int, now: float, *, lame_duck: bool) -> bool:
+        """Learn what one of several processes says of itself."""
+        if not self._processes.record_word(boot, sequence, now, lame_duck=lame_duck):
+            return False
+        # Whoever listens here after all of them have gone is a new process.
+        self._boot = _OF_SEVERAL
+        self._superseded_boot = -1
+        self._lame_said = self._processes.are_lame_ducks(now)
+        if self._lame_said:
+            self._lame_connection = self.opened_count
+        elif not lame_duck:
+            self._lame_watched = False  # That was another's.
+        self._settle()
+        return self._lame_said or not lame_duck
 
     def watched(self, *, serving: bool) -> None:
         """Learn from `grpc.health.v1` Watch, which has no order beyond its own connection.
