@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import signal
 import socket
+import struct
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -210,6 +213,39 @@ def test_half_of_one_slot_and_half_of_another_are_none(two: list[LoadReport], pl
     torn = new[:place] + old[place:]
 
     assert torn in {old, new} or unpack_slot(torn) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [
+        pytest.param(place, number, id=f"{name} {number}")
+        for name, place in (("written_at", 16), ("runnable", 24), ("qps", 40), ("compute", 64))
+        for number in (math.nan, math.inf, -math.inf, -1.0)
+        if (name, number) != ("written_at", -1.0)
+    ]
+    + [pytest.param(64, 0.0, id="a CPU that does nothing")],
+)
+def test_a_slot_with_a_good_checksum_and_bad_numbers_is_not_whole(
+    place: int, number: float
+) -> None:
+    shared = Shared()
+    shared.write(0, LoadReport(active=2))
+    assert shared.board.total().active == 2
+    data = bytearray(pack_slot(Slot(100, 1.0, LoadReport(active=77))))
+    struct.pack_into("<d", data, place, number)
+    struct.pack_into("<I", data, 0, zlib.crc32(data[4:]))
+    shared.memory[slot_offset(0) : slot_offset(0) + SLOT_SIZE] = data
+
+    assert unpack_slot(bytes(data)) is None
+    assert shared.board.total().active == 2  # What it said before.
+
+
+def test_a_head_with_a_good_checksum_and_a_bad_boot_is_not_whole() -> None:
+    data = bytearray(pack_head(Head(BACKEND, is_leaving=False)))
+    struct.pack_into("<Q", data, 4, 2**64 - 1)
+    struct.pack_into("<I", data, 0, zlib.crc32(data[4:]))
+
+    assert unpack_head(bytes(data)) is None
 
 
 def test_memory_that_nobody_has_written_says_nothing() -> None:

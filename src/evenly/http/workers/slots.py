@@ -4,17 +4,20 @@
     slot    what one worker says of itself: its process, when, its report; 128 bytes each
 
 Nobody locks: each part has one writer, who copies it there whole, and a checksum in front.  A
-reader who comes in between sees that it does not fit and looks again.  A sequence lock would need
+reader who comes in between sees that it does not fit and looks again.  So it is with numbers that
+nobody can have meant, whatever their checksum.  A sequence lock would need
 its stores to become visible in order, which Python cannot ask for.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from typing import Final, NamedTuple
 
 from evenly.core.report import LoadReport
+from evenly.errors import ConfigError
 
 __all__ = [
     "HEAD_SIZE",
@@ -90,9 +93,12 @@ def unpack_head(data: bytes) -> Head | None:
     if not _is_whole(data):
         return None
     boot, sequence, port, is_lame_duck, is_leaving = _HEAD.unpack_from(data, _CHECKSUM.size)
-    backend = LoadReport(
-        boot=boot, sequence=sequence, lame_duck=is_lame_duck, probe_port=port or None
-    )
+    try:
+        backend = LoadReport(
+            boot=boot, sequence=sequence, lame_duck=bool(is_lame_duck), probe_port=port or None
+        )
+    except ConfigError:
+        return None
     return Head(backend, bool(is_leaving))
 
 
@@ -125,16 +131,21 @@ def unpack_slot(data: bytes) -> Slot | None:
     pid, active, admits, flags, written_at, runnable, utilization, qps, eps, latency, units = (
         _SLOT.unpack_from(data, _CHECKSUM.size)
     )
-    report = LoadReport(
-        active=active,
-        admits=admits,
-        runnable=runnable,
-        utilization=utilization,
-        qps=qps,
-        eps=eps,
-        latency_seconds=latency,
-        compute_units=units,
-    )
+    try:
+        report = LoadReport(
+            active=active,
+            admits=admits,
+            runnable=runnable,
+            utilization=utilization,
+            qps=qps,
+            eps=eps,
+            latency_seconds=latency,
+            compute_units=units,
+        )
+    except ConfigError:
+        return None
+    if not math.isfinite(written_at):  # It would never be stale.
+        return None
     return Slot(
         pid,
         written_at,
