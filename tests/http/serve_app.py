@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -76,6 +77,11 @@ async def never_starts(scope: Scope, receive: Receive, send: Send) -> None:
     await receive()
     print("starting", flush=True)  # noqa: T201 -- the test waits for it
     await asyncio.sleep(3600.0)
+
+
+async def dies(scope: Scope, receive: Receive, send: Send) -> None:
+    """Be killed at the start, as for want of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def is_held() -> bool:

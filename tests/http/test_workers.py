@@ -536,6 +536,38 @@ async def test_it_is_ready_when_all_are_warm(tmp_path: Path) -> None:
         await until(lambda: _is_healthy(backend))
 
 
+async def test_a_worker_that_is_killed_before_all_are_warm_is_started_again(
+    tmp_path: Path,
+) -> None:
+    gate = tmp_path / "gate"
+    arguments = ("--workers", "2", "--warm-up", "tests.http.serve_app:wait_for_gate")
+    async with served(*arguments, gate=gate, is_ready=False) as backend:
+        await backend.listens()
+        await until(lambda: len(list(tmp_path.glob("warming-up-*"))) == 2)
+        pids = await workers_of(backend, 2)
+        os.kill(min(pids), signal.SIGKILL)
+        await until(lambda: len(list(tmp_path.glob("warming-up-*"))) == 3)
+        assert (await backend.get("/readyz")).status == 503
+        gate.touch()
+        await backend.is_ready()
+
+        now = await workers_of(backend, 2)
+        assert len(now & pids) == 1
+        await serve_all(backend, now)
+        backend.signal(signal.SIGTERM)
+        assert await backend.status() == 0
+        assert f"process {min(pids)} ended by SIGKILL" in await backend.errors()
+
+
+async def test_a_worker_that_is_killed_again_and_again_before_all_are_warm_ends_them_all() -> None:
+    async with served("--workers", "2", app="dies", is_ready=False) as backend:
+        assert await backend.status() == 1
+        errors = await backend.errors()
+
+    assert errors.count(" is started again in ") >= parent.EARLY_ENDS_MOST - 1
+    assert errors.splitlines()[-1].endswith("ended by SIGKILL")
+
+
 async def _is_healthy(backend: Served) -> bool:
     return not (await backend.probe()).lame_duck
 
@@ -642,7 +674,7 @@ async def test_what_has_served_enough_is_replaced() -> None:
             pass  # uvicorn closes what it has accepted and not read.
         finally:
             await caller.close()
-        return len(seen) >= 3
+        return len(seen) >= parent.EARLY_ENDS_MOST - 1
 
     await until(has_seen_three)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -118,11 +118,11 @@ def test_the_address_leaves_with_the_last_of_those_who_spoke_lately() -> None:
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
-        pytest.param(5.0, State.HEALTHY, id="of five seconds ago"),
-        pytest.param(5.001, State.LAME_DUCK, id="of longer ago: it may have died"),
+        pytest.param(30.0, State.HEALTHY, id="of thirty seconds ago"),
+        pytest.param(30.001, State.LAME_DUCK, id="of longer ago: it may have died"),
     ],
 )
-def test_what_others_said_counts_for_five_seconds(after: float, expected: State) -> None:
+def test_what_others_said_counts_for_thirty_seconds(after: float, expected: State) -> None:
     health = shared()
     health.said(ONE, 2, LATER + after, lame_duck=True)
 

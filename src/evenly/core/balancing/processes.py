@@ -20,10 +20,12 @@ from typing import Final, NamedTuple, final
 
 __all__ = ["Processes"]
 
-# A word counts for so long.  What a former process says later than that was not on its way; and of
-# several, one that said nothing for so long has nothing to say about the address.  Health checks
-# hear one of them each second.
-_WORD_SECONDS: Final = 5.0
+# What a former process says later than that was not on its way.
+_STRAGGLER_SECONDS: Final = 5.0
+# So long the word of one of several counts.  Connections keep to their processes, so that a client
+# task may hear of one for long alone; and one that has died must not be taken for a healthy one for
+# ever.
+_WORD_SECONDS: Final = 30.0
 # Per address.  gunicorn's own advice is twice the number of CPUs, and one.
 _MOST: Final = 64
 
@@ -55,7 +57,7 @@ class Processes:
         if len(self._former) >= _MOST:
             first = next(iter(self._former))
             # One that lived would have shown that by now.
-            if now - self._former[first] < 2.0 * _WORD_SECONDS:
+            if now - self._former[first] < 2.0 * _STRAGGLER_SECONDS:
                 return
             del self._former[first]
         self._former[boot] = now
@@ -67,7 +69,7 @@ class Processes:
     def lives_on(self, boot: int, now: float) -> bool:
         """Return whether a process that has just spoken was taken for a former one, wrongly."""
         since = self._former.get(boot)
-        return since is not None and now - since >= _WORD_SECONDS
+        return since is not None and now - since >= _STRAGGLER_SECONDS
 
     def record_word(self, boot: int, sequence: int, now: float, *, lame_duck: bool) -> bool:
         """Learn what one of several says; return False if it is older than its last word."""

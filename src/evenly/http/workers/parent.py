@@ -26,10 +26,13 @@ from evenly.http.workers.board import Board, make_memory, open_memory
 from evenly.http.workers.process import STOP, STOP_AT_ONCE, WorkerProcess, describe_exit
 from evenly.http.workers.slots import Head, Slot
 from evenly.http.workers.unnamed import unnamed_file
-from evenly.http.workers.worker import Briefing
+from evenly.http.workers.worker import FAILED_TO_START, Briefing
 from evenly.runtime.backend import BackendRuntime, default_task
 
-__all__ = ["Parent", "restart_seconds"]
+__all__ = ["EARLY_ENDS_MOST", "Parent", "restart_seconds"]
+
+EARLY_ENDS_MOST: Final = 4
+"""A worker that ended so often before all were warm will again: then the start fails."""
 
 _LOGGER = logging.getLogger("evenly.http")
 _POLL_SECONDS: Final = 0.05
@@ -171,15 +174,19 @@ class Parent:
 
     async def _keep(self, index: int) -> None:
         """Start a worker, and another when it has died, until it is time to leave."""
-        short_lives = 0
+        short_lives = early_ends = 0
         while not self._is_leaving():
             began_at = time.monotonic()
-            why, is_wanted = await self._life_of(index)
+            why, status = await self._life_of(index)
+            is_wanted = status == 0
             if self._is_leaving():
                 return
             if not self._is_announced:
-                self._fail(StartError(why))
-                return
+                # Who says why it cannot start will say it again; who was killed may not be.
+                early_ends += 1
+                if status > 0 or early_ends >= EARLY_ENDS_MOST:
+                    self._fail(StartError(why))
+                    return
             lived_seconds = time.monotonic() - began_at
             is_long = is_wanted or lived_seconds >= _LONG_LIFE_SECONDS
             short_lives = 0 if is_long else short_lives + 1
@@ -195,12 +202,12 @@ class Parent:
             )
             await asyncio.sleep(seconds)
 
-    async def _life_of(self, index: int) -> tuple[str, bool]:
-        """Run one worker to its end; return why it ended, and whether it meant to."""
+    async def _life_of(self, index: int) -> tuple[str, int]:
+        """Run one worker to its end; return why it ended, and its exit status."""
         try:
             worker = WorkerProcess((index, self._briefing), self._inherited)
         except OSError as error:  # Too many processes, no memory, ...
-            return f"it cannot be started: {error}", False
+            return f"it cannot be started: {error}", FAILED_TO_START
         self._workers[index] = worker
         try:
             status = await asyncio.shield(worker.exited)
@@ -209,7 +216,7 @@ class Parent:
                 self._workers[index] = None
                 self._board.clear_slot(index)
         words = worker.last_words()
-        return words or f"process {worker.pid} ended {describe_exit(status)}", status == 0
+        return words or f"process {worker.pid} ended {describe_exit(status)}", status
 
     def _is_leaving(self) -> bool:
         return self._leaving_at is not None
