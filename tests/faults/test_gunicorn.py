@@ -90,15 +90,18 @@ PRELOAD = pytest.mark.parametrize("arguments", [(), ("--preload",)], ids=["each"
 async def test_a_worker_that_leaves_does_not_take_the_address_with_it(
     arguments: tuple[str, ...],
 ) -> None:
-    async with gunicorn(*arguments) as one, gunicorn(*arguments) as other:
-        async with traffic_to(one, other) as (traffic, moves):
-            calm = await traffic.shares(LOOK_SECONDS)
-            await evenly_leaves(one)
-            told = await traffic.shares(LOOK_SECONDS)
-            pids = one.workers()
-            os.kill(min(pids), signal.SIGTERM)
-            await until(lambda: len(one.workers() - {min(pids)}) == WORKERS)
-            killed = await traffic.shares(LOOK_SECONDS)
+    async with (
+        gunicorn(*arguments) as one,
+        gunicorn(*arguments) as other,
+        traffic_to(one, other) as (traffic, moves),
+    ):
+        calm = await traffic.shares(LOOK_SECONDS)
+        await evenly_leaves(one)
+        told = await traffic.shares(LOOK_SECONDS)
+        pids = one.workers()
+        os.kill(min(pids), signal.SIGTERM)
+        await until(lambda: len(one.workers() - {min(pids)}) == WORKERS)
+        killed = await traffic.shares(LOOK_SECONDS)
 
     print(f"share of the address: {calm[one.address]:.2f}; one worker a lame duck:", end=" ")
     print(f"{told[one.address]:.2f}; one replaced: {killed[one.address]:.2f}; {moves.seen}")
@@ -116,11 +119,14 @@ async def evenly_leaves(backend: Gunicorn) -> None:
 
 async def test_workers_that_are_replaced_all_the_time_keep_their_address_its_share() -> None:
     recycled = ("--max-requests", "150", "--max-requests-jitter", "50")
-    async with gunicorn(*recycled) as one, gunicorn() as other:
-        async with traffic_to(one, other) as (traffic, moves):
-            before = one.workers()
-            shares = await traffic.shares(3.0 * LOOK_SECONDS)
-            replaced = len(before - one.workers())
+    async with (
+        gunicorn(*recycled) as one,
+        gunicorn() as other,
+        traffic_to(one, other) as (traffic, moves),
+    ):
+        before = one.workers()
+        shares = await traffic.shares(3.0 * LOOK_SECONDS)
+        replaced = len(before - one.workers())
 
     print(f"share of the address: {shares[one.address]:.2f}; {replaced} of {WORKERS} replaced")
     print(f"{moves.seen}, failures: {dict(traffic.failures)}")
@@ -132,11 +138,14 @@ async def test_workers_that_are_replaced_all_the_time_keep_their_address_its_sha
 
 
 async def test_an_address_whose_workers_all_leave_is_a_lame_duck() -> None:
-    async with gunicorn() as one, gunicorn() as other:
-        async with traffic_to(one, other) as (traffic, moves):
-            while not moves.seen:  # Each time some worker hears it.
-                await evenly_leaves(one)
-            shares = await traffic.shares(LOOK_SECONDS / 4)
+    async with (
+        gunicorn() as one,
+        gunicorn() as other,
+        traffic_to(one, other) as (traffic, moves),
+    ):
+        while not moves.seen:  # Each time some worker hears it.
+            await evenly_leaves(one)
+        shares = await traffic.shares(LOOK_SECONDS / 4)
 
     print(f"share of the address: {shares.get(one.address, 0.0):.2f}; {moves.seen}")
     assert moves.seen == [(one.address, "lame duck")]

@@ -10,6 +10,7 @@ import contextlib
 import os
 import random
 import resource
+import signal
 import socket
 import struct
 import time
@@ -62,6 +63,24 @@ async def test_a_head_of_100_mib_is_cut_off_and_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_a_flood_of_pipelined_requests_keeps_nothing(loop: str) -> None:
+    async with served("--loop", loop) as backend:
+        await reset_after_answer(backend, 50)
+        before = most = rss_bytes(backend)
+        for _ in range(20):
+            _, writer = await asyncio.open_connection("127.0.0.1", backend.port)
+            with contextlib.suppress(ConnectionError):
+                writer.write(b"GET /?0.2 HTTP/1.1\r\n\r\n" * 40_000)
+                await asyncio.sleep(0.1)
+                most = max(most, rss_bytes(backend))
+            writer.transport.abort()
+        grown = most - before
+
+    print(f"20 x 40,000 requests on one connection each: RSS {grown / MIB:+.1f} MiB")
+    assert grown <= 10 * MIB
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("begin", [b"", BEGIN], ids=["silent", "half a head"])
 async def test_1100_who_ask_nothing_at_1024_descriptors(loop: str, begin: bytes) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -87,6 +106,8 @@ async def test_1100_who_ask_nothing_at_1024_descriptors(loop: str, begin: bytes)
             began = time.monotonic()
             await until(lambda: is_served(backend))
             recovered = time.monotonic() - began
+            backend.signal(signal.SIGTERM)
+            said = (await backend.errors()).count("new connections are refused for now: ")
     finally:
         for writer in held:
             writer.transport.abort()
@@ -96,6 +117,7 @@ async def test_1100_who_ask_nothing_at_1024_descriptors(loop: str, begin: bytes)
     assert decided < AT_ONCE_SECONDS
     assert recovered < AT_ONCE_SECONDS
     assert open_ones < 1_024
+    assert said == 1
 
 
 async def is_served(backend: Served) -> bool:

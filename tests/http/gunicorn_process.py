@@ -70,7 +70,9 @@ async def gunicorn(*arguments: str) -> AsyncIterator[Gunicorn]:
     )
     assert process.stderr is not None
     try:
-        while b"Listening at: " not in (line := await asyncio.wait_for(process.stderr.readline(), SOON)):
+        while b"Listening at: " not in (
+            line := await asyncio.wait_for(process.stderr.readline(), SOON)
+        ):
             assert line, "gunicorn ended"
         made = Gunicorn(process, int(line.partition(b"127.0.0.1:")[2].split()[0]))
         reader = asyncio.ensure_future(process.stderr.read())  # A full pipe would stop it.

@@ -19,6 +19,7 @@ import pytest
 
 from evenly.core.clock import Clock
 from evenly.errors import ConfigError, UsageError
+from evenly.http.asgi import App, Receive, Scope, Send
 from evenly.http.connection_limits import ConnectionLimits
 from evenly.http.room import Door, Room
 from evenly.http.serve import serve
@@ -35,7 +36,10 @@ END = b"\r\n"
 
 @asynccontextmanager
 async def serving(
-    limits: ConnectionLimits | None = None, config: BackendConfig = QUICK, **options: Any
+    limits: ConnectionLimits | None = None,
+    config: BackendConfig = QUICK,
+    app: App = app,
+    **options: Any,
 ) -> AsyncIterator[int]:
     ports: asyncio.Queue[int] = asyncio.Queue()
     task = asyncio.ensure_future(
@@ -281,6 +285,8 @@ def test_a_door_turns_away_also_without_any_descriptor_and_says_so(
         {"headers_max": 0},
         {"head_seconds": float("nan")},
         {"head_seconds": 0.0},
+        {"stall_seconds": 0.0},
+        {"pipelined_max": -1},
         {"connections_max": 0},
         {"spare_descriptors": -1},
     ],
@@ -295,3 +301,92 @@ async def test_limits_are_for_our_own_connections() -> None:
         await serve(app, port=0, limits=ConnectionLimits(), http="h11")
     with pytest.raises(ConfigError, match="limits must be"):
         await serve(app, port=0, limits=5)  # type: ignore[arg-type]
+
+
+# What an attacker finds.
+
+
+SHORT = ConnectionLimits(stall_seconds=0.2)
+POST = b"POST /?body HTTP/1.1\r\nhost: a\r\n"
+
+
+async def test_a_body_that_stops_ends_the_connection() -> None:
+    async with serving(SHORT, app=reads) as port:
+        assert await answer(port, POST + b"content-length: 10\r\n\r\nhalf") == b""
+        assert await answer(port, POST + b"content-length: 10\r\n\r\n") == b""
+
+
+async def test_an_application_that_does_not_read_a_body_yet_is_no_stall() -> None:
+    head = POST.replace(b"?body", b"?0.6") + b"expect: 100-continue\r\ncontent-length: 10\r\n\r\n"
+    async with serving(SHORT) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head)
+        found = await asyncio.wait_for(reader.readline(), SOON)
+        writer.transport.abort()
+
+    assert found == b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize("last", [b"", b"connection: close\r\n"], ids=["kept alive", "closing"])
+async def test_an_answer_that_nobody_reads_ends_the_connection(
+    last: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with watched(monkeypatch) as made, socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        async with serving(SHORT, app=large) as port:
+            sock.connect(("127.0.0.1", port))
+            sock.sendall(HEAD + last + END)
+            await until(lambda: made and not any(ref() for ref in made))
+
+
+async def test_more_pipelined_requests_than_may_wait_end_the_connection() -> None:
+    request = b"GET /?3600 HTTP/1.1\r\nhost: a\r\n\r\n"
+    async with serving(ConnectionLimits(pipelined_max=3)) as port:
+        assert await answer(port, request * 5) == b""
+
+
+async def test_as_many_pipelined_requests_as_may_wait_are_answered() -> None:
+    request = b"GET /?0.01 HTTP/1.1\r\nhost: a\r\n\r\n"
+    last = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    async with serving(ConnectionLimits(pipelined_max=3)) as port:
+        assert (await answer(port, request * 3 + last)).count(b"HTTP/1.1 200 ") == 4
+
+
+async def test_a_trailer_is_no_header() -> None:
+    head = POST + b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    body = b"1\r\na\r\n0\r\nevenly-customer: other\r\nx-forwarded-for: 10.0.0.1\r\n\r\n"
+    async with serving(app=reads) as port:
+        found = await answer(port, head, body)
+
+    assert found.endswith(b"host transfer-encoding connection")
+
+
+@pytest.mark.parametrize("method", [b"GET", b"CONNECT", b"POST"])
+async def test_an_upgrade_that_is_declined_is_the_connections_last(method: bytes) -> None:
+    head = method + b" / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: other\r\n\r\n"
+    async with serving() as port:
+        found = await answer(port, head + HEAD + END)
+
+    assert found.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close\r\n" in found
+
+
+async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+    """Read the body, and answer with the names of the headers as they are then."""
+    assert scope["type"] == "http"
+    while (message := await receive())["type"] == "http.request" and message["more_body"]:
+        pass
+    names = b" ".join(name for name, _ in scope["headers"])
+    headers = [(b"content-length", str(len(names)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": names})
+
+
+LARGE = 8_000_000  # More than what the kernel keeps for both ends.
+
+
+async def large(scope: Scope, receive: Receive, send: Send) -> None:
+    assert scope["type"] == "http"
+    headers = [(b"content-length", str(LARGE).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": bytes(LARGE)})

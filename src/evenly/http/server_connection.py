@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from evenly.http.connection_limits import ConnectionLimits
 from evenly.http.room import Room
+from evenly.http.stall import Stall
 
 __all__ = ["ServerConnection"]
 
@@ -43,6 +44,9 @@ class ServerConnection(HttpToolsProtocol):
         self._pending_bytes = 0
         self._is_midway = False  # A request has begun to arrive, and not ended.
         self._deadline: asyncio.TimerHandle | None = None
+        self._received_bytes = 0  # Of requests that came in several parts.
+        self._body_stall: Stall | None = None
+        self._answer_stall: Stall | None = None
 
     # The transport's.
 
@@ -62,14 +66,33 @@ class ServerConnection(HttpToolsProtocol):
         super().data_received(data)
         if self._pending_bytes > self._limits.head_max_bytes:
             self._refuse(431)
-        elif self._is_midway and self._deadline is None and self._is_waiting():
-            self._watch()
+        elif self._is_midway:
+            self._received_bytes += len(data)
+            if not self._is_waiting():
+                self._watch_body()
+            elif self._deadline is None:
+                self._watch()
+
+    def pause_writing(self) -> None:
+        """Learn that an answer waits to be read."""
+        super().pause_writing()
+        self._watch_answer()
+
+    def resume_writing(self) -> None:
+        """Learn that it is being read."""
+        super().resume_writing()
+        if self._answer_stall is not None and not self.transport.is_closing():
+            self._answer_stall.end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave nothing behind: no timer, and no circle that waits for the garbage collector."""
         super().connection_lost(exc)
         self._forget()
         self._unset_keepalive_if_required()
+        for stall in (self._body_stall, self._answer_stall):
+            if stall is not None:
+                stall.end()
+        self._body_stall = self._answer_stall = None
         # An application that still runs has its own hold on these.
         self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
         self.pipeline.clear()
@@ -91,10 +114,18 @@ class ServerConnection(HttpToolsProtocol):
         ):
             self._pending_bytes = self._limits.head_max_bytes + 1
             raise _TooLarge
+        if len(self.pipeline) >= self._limits.pipelined_max and not self._is_waiting():
+            self._pending_bytes = self._limits.head_max_bytes + 1
+            raise _TooLarge
         self._pending_bytes = 0
         if self._deadline is not None:
             self._forget()
+        # A trailer's would follow, and be taken for headers that a proxy has let through.
+        self.scope["headers"] = self.headers.copy()
         super().on_headers_complete()
+        if self.parser.should_upgrade() and self.cycle is not None:
+            # Declined.  What comes behind is another protocol's, or the parser has dropped it.
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body, which has bounds of its own."""
@@ -119,7 +150,11 @@ class ServerConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, or for what is still to come of this one."""
         super().on_response_complete()
-        if self._is_midway and self._is_waiting() and not self.transport.is_closing():
+        if self.transport.is_closing():
+            self._watch_answer()
+        elif self.pipeline:
+            self.flow.pause_reading()  # Each answer would let in as much as there was before.
+        elif self._is_midway and self._is_waiting():
             self._unset_keepalive_if_required()
             self._watch()
 
@@ -163,6 +198,30 @@ class ServerConnection(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _watch_body(self) -> None:
+        if self._body_stall is None:
+            seconds = self._limits.stall_seconds
+            self._body_stall = Stall(self.loop, self.transport, seconds, self._body_progress)
+        self._body_stall.watch()
+
+    def _body_progress(self) -> float | None:
+        cycle = self.cycle
+        if self._is_waiting() or not cycle.more_body:
+            return None
+        if self.flow.read_paused or cycle.waiting_for_100_continue:
+            return self.loop.time()  # It is the application that takes its time.
+        return self._received_bytes
+
+    def _watch_answer(self) -> None:
+        if self._answer_stall is None:
+            seconds = self._limits.stall_seconds
+            self._answer_stall = Stall(self.loop, self.transport, seconds, self._answer_progress)
+        self._answer_stall.watch()
+
+    def _answer_progress(self) -> float | None:
+        # Nothing is added meanwhile: who sends waits, or has closed.
+        return self.transport.get_write_buffer_size() or None
+
     def _too_late(self) -> None:
         if self._pending_bytes:
             self._refuse(408)
@@ -180,3 +239,4 @@ class ServerConnection(HttpToolsProtocol):
             STATUS_LINE[status] + b"connection: close\r\ncontent-length: 0\r\n\r\n"
         )
         self.transport.close()
+        self._watch_answer()

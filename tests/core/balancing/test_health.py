@@ -598,7 +598,9 @@ def test_a_straggler_of_the_process_before_a_clock_set_back_is_ignored() -> None
     assert health.said(4_000, 0, START, lame_duck=False)  # the new process
     assert not health.said(5_000, 4, START, lame_duck=True)  # The old one's last word comes late.
 
-    assert health.said(4_000, 0, START, lame_duck=False)  # The new one repeats itself in every response.
+    assert health.said(
+        4_000, 0, START, lame_duck=False
+    )  # The new one repeats itself in every response.
     assert health.state is HEALTHY
 
 
@@ -620,7 +622,9 @@ def test_a_process_that_knows_nothing_of_boots_may_follow_one_that_does() -> Non
     health.lost(START + 60.0)
     health.opened(START + 61.0)
 
-    assert health.said(0, 0, START, lame_duck=False)  # 0 is nobody's boot, and so nobody's straggler.
+    assert health.said(
+        0, 0, START, lame_duck=False
+    )  # 0 is nobody's boot, and so nobody's straggler.
     assert health.state is HEALTHY
 
 

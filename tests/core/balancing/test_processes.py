@@ -136,7 +136,9 @@ def test_what_others_said_counts_for_thirty_seconds(after: float, expected: Stat
         pytest.param(Health.lost, id="lost"),
     ],
 )
-def test_who_listens_after_nobody_did_is_a_new_process(end: Callable[[Health, float], None]) -> None:
+def test_who_listens_after_nobody_did_is_a_new_process(
+    end: Callable[[Health, float], None],
+) -> None:
     health = shared()
     end(health, LATER + 10.0)
     health.opened(LATER + 12.0)
