@@ -14,7 +14,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
-        self.is_aborted = False
+        self.aborted = 0
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Looks:
         assert seconds == 60.0
@@ -25,7 +25,7 @@ class Looks:
         self.due.clear()
 
     def abort(self) -> None:
-        self.is_aborted = True
+        self.aborted += 1
 
     def look(self) -> None:
         self.due.pop()()
@@ -51,17 +51,17 @@ def test_who_goes_on_however_slowly_is_waited_for() -> None:
     for _ in range(3):
         looks.look()
 
-    assert not looks.is_aborted
+    assert looks.aborted == 0
     assert len(looks.due) == 1
 
 
 def test_who_stops_is_ended() -> None:
     looks, _ = stalled_by(1, 2, 2, 2)
     looks.look()
-    assert not looks.is_aborted
+    assert looks.aborted == 0
     looks.look()
 
-    assert looks.is_aborted
+    assert looks.aborted == 1
     assert not looks.due
 
 
@@ -72,7 +72,7 @@ def test_where_nothing_is_waited_for_nobody_looks() -> None:
     looks, _ = stalled_by(1, None, None)
     looks.look()
     assert not looks.due
-    assert not looks.is_aborted
+    assert looks.aborted == 0
 
 
 def test_it_looks_once_at_a_time_and_not_after_its_end() -> None:

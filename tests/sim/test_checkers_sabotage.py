@@ -67,8 +67,8 @@ def make_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no client task listen to lame ducks."""
     said = Health.said
 
-    def deaf(self: Health, boot: int, sequence: int, *, lame_duck: bool) -> bool:
-        return said(self, boot, sequence, lame_duck=False)
+    def deaf(self: Health, boot: int, sequence: int, now: float, *, lame_duck: bool) -> bool:
+        return said(self, boot, sequence, now, lame_duck=False)
 
     monkeypatch.setattr(Health, "said", deaf)
 

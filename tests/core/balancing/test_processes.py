@@ -15,6 +15,8 @@ from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.report import LoadReport
 from evenly.testing import ManualClock
 
+HEALTHY = State.HEALTHY
+LAME_DUCK = State.LAME_DUCK
 START = 1_000.0
 LATER = START + 5.0  # What a former process says by then was on its way.
 ONE, TWO, THREE = 5_001, 5_002, 5_003
@@ -63,7 +65,7 @@ def test_a_former_process_that_finishes_what_it_has_does_not() -> None:
 
     assert not health.said(ONE, 2, START + 60.0, lame_duck=True)
     assert not health.is_shared
-    assert health.state is State.HEALTHY
+    assert health.state is HEALTHY
 
 
 def test_a_process_that_followed_after_a_clock_was_set_back_is_no_former_one() -> None:
@@ -97,29 +99,29 @@ def test_one_that_leaves_speaks_for_itself() -> None:
     health = shared()
 
     assert not health.said(THREE, 2, LATER, lame_duck=True)  # Nor is its load the address's.
-    assert health.state is State.HEALTHY
+    assert health.state is HEALTHY
     assert not health.said(THREE, 1, LATER, lame_duck=False)  # Overtaken on its way.
     assert health.said(ONE, 1, LATER, lame_duck=False)
-    assert health.state is State.HEALTHY
+    assert health.state is HEALTHY
 
 
 def test_the_address_leaves_with_the_last_of_those_who_spoke_lately() -> None:
     health = shared()
     health.said(ONE, 2, LATER, lame_duck=True)
     health.said(TWO, 2, LATER, lame_duck=True)
-    assert health.state is State.HEALTHY
+    assert health.state is HEALTHY
     assert health.said(THREE, 2, LATER, lame_duck=True)
-    assert health.state is State.LAME_DUCK
+    assert health.state is LAME_DUCK
 
     assert health.said(THREE + 1, 1, LATER, lame_duck=False)  # A new one takes their place.
-    assert health.state is State.HEALTHY
+    assert health.state is HEALTHY
 
 
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
-        pytest.param(30.0, State.HEALTHY, id="of thirty seconds ago"),
-        pytest.param(30.001, State.LAME_DUCK, id="of longer ago: it may have died"),
+        pytest.param(30.0, HEALTHY, id="of thirty seconds ago"),
+        pytest.param(30.001, LAME_DUCK, id="of longer ago: it may have died"),
     ],
 )
 def test_what_others_said_counts_for_thirty_seconds(after: float, expected: State) -> None:
@@ -145,18 +147,18 @@ def test_who_listens_after_nobody_did_is_a_new_process(
     assert not health.is_shared
 
     assert health.said(THREE + 1, 0, LATER + 12.0, lame_duck=True)  # It warms up.
-    assert health.state is State.LAME_DUCK
+    assert health.state is LAME_DUCK
 
 
 def test_not_serving_was_the_word_of_one_of_them() -> None:
     health = shared()
     health.watched(serving=False)
-    assert health.state is State.LAME_DUCK
+    assert health.state is LAME_DUCK
     health.said(TWO, 2, LATER, lame_duck=True)
-    assert health.state is State.LAME_DUCK
+    assert health.state is LAME_DUCK
     health.said(ONE, 1, LATER, lame_duck=False)
 
-    assert health.state is State.HEALTHY
+    assert health.state is HEALTHY
 
 
 @pytest.mark.parametrize("count", [64, 200])
@@ -214,7 +216,7 @@ def test_a_shared_address_keeps_its_share_while_its_processes_come_and_go(policy
         task.wake()
         if tenth > 300:  # What it met anew at its start has faded.
             at_a = shown(task, A)
-            assert at_a.state is State.HEALTHY
+            assert at_a.state is HEALTHY
             assert at_a.weight == pytest.approx(1.0, rel=0.02)
 
 
