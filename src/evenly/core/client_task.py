@@ -15,6 +15,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import final
 
 from evenly.core import check
@@ -50,6 +51,8 @@ _POLICY_SECONDS = 1.0
 _ROUND_TRIP_GAIN = 0.1
 # How often a request is sent elsewhere because its connection could not be had.
 _NOT_SENT_MAX = 3
+# A report of fewer errors per second than this does not know of the error that it came with.
+_LEAST_EPS = 0.05
 # For how long a report stands for the ones that are left out: backends make one every 10 ms.
 _REPEAT_SECONDS = 0.02
 # Whom a throttled client task asks whether it may send again (DESIGN: two backends).
@@ -437,7 +440,12 @@ class ClientTask:
         view = attempt.view
         if outcome.is_error:
             # A backend that answers with an error says in the same answer how often it does.
-            is_told = outcome is Outcome.ERROR and view.reported_at >= attempt.begun_at
+            is_told = (
+                outcome is Outcome.ERROR
+                and view.reported_at >= attempt.begun_at
+                and view.report is not None
+                and view.report.eps >= _LEAST_EPS
+            )
             view.record_error(now, is_failure=not (outcome.is_rejection or is_told))
             self._erring[view] = None
             if view.is_pickable and not outcome.is_rejection:
@@ -517,7 +525,7 @@ class ClientTask:
             for view in self._membership.views
             if view.report is not None and view.report.latency_seconds > 0.0
         ]
-        return not taken or sum(taken) >= self._round_trip_seconds * len(taken)
+        return not taken or median(taken) >= self._round_trip_seconds
 
     def _fade_errors(self, now: float) -> None:
         for view in list(self._erring):

@@ -269,17 +269,61 @@ def test_no_backends_are_no_mistake() -> None:
     Weights(PLAIN).refresh([], READY)
 
 
-def test_a_weight_stays_within_a_tenth_and_ten_times_the_mean() -> None:
+def test_a_weight_stays_within_a_tenth_and_ten_times_the_median() -> None:
     many = [new_view(qps=1.0, utilization=1.0) for _ in range(98)]
     tiny = new_view(qps=0.001, utilization=1.0)
-    huge = new_view(qps=10_000.0, utilization=1.0)
+    huge = new_view(qps=20.0, utilization=1.0)
     Weights(PLAIN).refresh([*many, tiny, huge], READY)
 
-    # The mean is (98 + 0.001 + 10,000) / 100 = 101: huge has 99 times that, the others a 101st.
-    # So they are held at 10 and at 0.1, which is (10 + 99 · 0.1) / 100 = 0.199 on average.
-    assert huge.weight == pytest.approx(10.0 / 0.199)
-    assert tiny.weight == pytest.approx(0.1 / 0.199)
-    assert many[0].weight == pytest.approx(0.1 / 0.199)
+    # The median is 1: they are held at 10 and at 0.1, and (98 + 10 + 0.1) / 100 is the mean.
+    assert huge.weight == pytest.approx(10.0 / 1.081)
+    assert tiny.weight == pytest.approx(0.1 / 1.081)
+    assert many[0].weight == pytest.approx(1.0 / 1.081)
+
+
+# Held at 10 up to 30 times the median; then 300 over how many times it is, but no less than 1.
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        pytest.param(4.0, 4.0, id="an honest machine"),
+        pytest.param(30.0, 10.0, id="the best that is believed"),
+        pytest.param(100.0, 3.0, id="a percentage"),
+        pytest.param(1000.0, 1.0, id="a wrong unit"),
+        pytest.param(1e12, 1.0, id="nonsense"),
+    ],
+)
+def test_beyond_any_machine_a_weight_is_a_mistake(times: float, expected: float) -> None:
+    usual = [new_view(qps=100.0, utilization=0.5) for _ in range(9)]
+    boaster = new_view(qps=100.0 * times, utilization=0.5)
+    Weights(PLAIN).refresh([*usual, boaster], READY)
+
+    assert boaster.weight / usual[0].weight == pytest.approx(expected)
+
+
+def test_light_load_does_not_lend_a_mistake_belief() -> None:
+    usual = [new_view(qps=1.0, utilization=0.01) for _ in range(9)]
+    boaster = new_view(qps=1000.0, utilization=0.01)
+    Weights(replace(PLAIN, idle_utilization=0.1)).refresh([*usual, boaster], READY)
+
+    # Of 1,000 times the median a 101st would be believed: 10.9.
+    assert boaster.weight == pytest.approx(usual[0].weight)
+
+
+def test_one_that_uses_little_because_it_fails_is_the_measure_of_nobody() -> None:
+    good = [new_view(qps=100.0, utilization=0.5) for _ in range(2)]
+    failing = [new_view(qps=1.0, utilization=0.5, eps=1.0) for _ in range(2)]
+    Weights(PLAIN).refresh([*good, *failing], READY)
+
+    assert failing[0].weight < 0.1 * good[0].weight
+
+
+def test_no_more_than_all_requests_can_fail() -> None:
+    usual = new_view(qps=100.0, utilization=0.5)
+    failing = new_view(qps=100.0, utilization=0.5, eps=100_000.0)
+    Weights(PLAIN).refresh([usual, failing], READY)
+
+    # 100 / 0.5 against 100 / (0.5 + 1)
+    assert usual.weight / failing.weight == pytest.approx(3.0)
 
 
 def test_the_bounds_are_settings() -> None:

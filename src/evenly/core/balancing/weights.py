@@ -6,10 +6,12 @@ formula is gRFC A58's:
 
     weight = qps / (utilization + eps / qps * error_penalty)
 
-with every weight held within 0.1 to 10 times the mean, and then divided by the mean, so that a
-weight of 1 is a fair share.  Where we differ from A58: the lower bound (C-core: 0.01); a backend
-that has just become healthy starts low and ramps up, instead of being sent a fair share while it is
-still cold; and the quotient is trusted as far as the backend is busy (`Weights.trust`).
+with every weight held within 0.1 to 10 times the median, and then divided by the mean, so that a
+weight of 1 is a fair share.  Where we differ from A58: the median, because one wrong unit moves a
+mean as far as it likes; a quotient far beyond any machine is a mistake, and not the best of offers
+(`unbelievable_ratio`); the lower bound (C-core: 0.01); a backend that has just become healthy
+starts low and ramps up, instead of being sent a fair share while it is still cold; and the quotient
+is trusted as far as the backend is busy (`Weights.trust`).
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ class WeightConfig:
     """A weight without a new report for so long is forgotten."""
     min_ratio: float = 0.1
     max_ratio: float = 10.0
-    """Weights are held within these multiples of the mean weight."""
+    """Weights are held within these multiples of the median weight."""
+    unbelievable_ratio: float = 3.0
+    """Beyond this multiple of `max_ratio` a weight is the less believed the larger it is: the share
+    falls from `max_ratio` in inverse proportion, down to that of the median."""
     idle_utilization: float = 0.1
     """Where a backend uses so much, half of what its reports say of its weight is believed, and
     half that it is as good as the others: what a process uses without any request is a few
@@ -62,6 +67,7 @@ class WeightConfig:
         check.positive("expiry_seconds", self.expiry_seconds)
         check.number("min_ratio", self.min_ratio, 0.001, 1.0)
         check.number("max_ratio", self.max_ratio, 1.0, 1000.0)
+        check.number("unbelievable_ratio", self.unbelievable_ratio, 1.0, 1e9)
         check.number("idle_utilization", self.idle_utilization, 0.0, 1.0)
         check.positive("smoothing_seconds", self.smoothing_seconds)
         check.number("slow_start_seconds", self.slow_start_seconds, 0.0, 86400.0)
@@ -97,12 +103,10 @@ class Weights:
                 view.weight = 1.0
         if known:
             usual = median(weight for _, weight in known)
-            known = [(view, self._believed(view, weight, usual)) for view, weight in known]
-            mean = sum(weight for _, weight in known) / len(known)
-            low = self._config.min_ratio
-            high = self._config.max_ratio
-            for view, weight in known:
-                view.weight = min(high, max(low, weight / mean))
+            known = [(view, self._believed(view, weight / usual)) for view, weight in known]
+            mean = sum(ratio for _, ratio in known) / len(known)
+            for view, ratio in known:
+                view.weight = ratio / mean
         if self._config.slow_start_seconds > 0.0:
             for view in views:
                 view.weight *= self._warmth(view, now)
@@ -147,10 +151,15 @@ class Weights:
         idle = self._config.idle_utilization
         return 1.0 / (1.0 + (idle / utilization) ** 2) if utilization > idle * 1e-3 else 0.0
 
-    def _believed(self, view: BackendView, weight: float, usual: float) -> float:
-        """Return a weight between what is usual and what a backend's own reports say."""
+    def _believed(self, view: BackendView, ratio: float) -> float:
+        """Return a weight between the median's, which is 1, and what a backend's reports say."""
+        config = self._config
+        believable = config.unbelievable_ratio * config.max_ratio
+        if ratio > believable:
+            ratio = max(1.0, config.max_ratio * believable / ratio)
         trust = self.trust(view.mean_used)
-        return trust * weight + (1.0 - trust) * usual
+        believed = trust * ratio + (1.0 - trust)
+        return min(config.max_ratio, max(config.min_ratio, believed))
 
     def _warmth(self, view: BackendView, now: float) -> float:
         age = now - view.healthy_since
@@ -171,4 +180,4 @@ def _used(report: LoadReport, error_penalty: float) -> float:
     """Return the denominator of gRFC A58's weight, or 0 where the report has too little to tell."""
     if report.qps <= 0.0 or report.utilization < _LEAST_UTILIZATION:
         return 0.0
-    return report.utilization + report.eps / report.qps * error_penalty
+    return report.utilization + min(1.0, report.eps / report.qps) * error_penalty

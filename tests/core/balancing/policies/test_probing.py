@@ -604,11 +604,10 @@ def test_the_trim_by_hand() -> None:
 def test_the_trim_has_a_limit() -> None:
     policy, views = policy_of("ab")
     for _ in range(60):
-        report_utilization(views, 0.01, 1.99)
+        report_utilization(views, 0.05, 1.99)
         policy.wake(START + 1.0)
 
-    # 0.4 · ln(1 / 0.01) = 1.8 drives a to its limit; in the end 0.4 · ln(1 / 1.99) / 0.02 = −13.8
-    # drives b.
+    # 0.4 · ln(1.02 / 0.05) = 1.2 and 0.4 · ln(1.02 / 1.99) = −0.27, fifty times if they went on.
     assert views["a"].trim == 1.4
     assert views["b"].trim == -1.4
     # exp(1.4) = 4.0552 and exp(−1.4) = 0.2466, 2.1509 on average
@@ -638,7 +637,7 @@ def test_an_unknown_utilization_has_no_part_in_the_mean() -> None:
 
 def report_failing(view: BackendView, *, eps: float, qps: float) -> None:
     """Let a backend look idle and say that it fails so many."""
-    view.report = LoadReport(utilization=0.01, eps=eps, qps=qps)
+    view.report = LoadReport(utilization=0.02, eps=eps, qps=qps)
     view.reported_at = START
 
 
@@ -647,8 +646,8 @@ def report_failing(view: BackendView, *, eps: float, qps: float) -> None:
     [
         pytest.param(100.0, 0.0, id="fails everything"),
         pytest.param(10.0, 0.0, id="10 / (99.99 + 0.01): a tenth"),
-        # The mean is (0.01 + 0.4 + 0.8) / 3 = 0.4033; 0.4 · ln(40.33) = 1.48 is beyond the limit.
-        pytest.param(9.9, 1.4, id="fails a little less: it counts"),
+        # The median of 0.02, 0.4 and 0.8 is 0.4: 0.4 · ln(20) = 1.198293
+        pytest.param(9.9, 1.198293, id="fails a little less: it counts"),
     ],
 )
 def test_the_trim_of_a_backend_that_fails_does_not_rise(eps: float, expected: float) -> None:
@@ -657,8 +656,8 @@ def test_the_trim_of_a_backend_that_fails_does_not_rise(eps: float, expected: fl
     report_failing(views["c"], eps=eps, qps=99.99)
     policy.wake(START + 1.0)
 
-    assert views["c"].trim == expected
-    if expected == 0.0:  # Nor does what it says of its CPU move the mean of the others.
+    assert views["c"].trim == pytest.approx(expected, abs=1e-6)
+    if expected == 0.0:  # Nor does what it says of its CPU move the median of the others.
         assert views["a"].trim == pytest.approx(0.162186, abs=1e-6)
 
 
@@ -673,13 +672,12 @@ def test_errors_of_our_own_do_not_stop_the_trim() -> None:
     assert views["a"].trim == pytest.approx(0.162186, abs=1e-6)
 
 
-# Nobody sends to it any more, and so it is idle.  The mean is (100 + 100 + qps) / 3 a second, and a
-# quarter of that, at a weight of 1, is 18.18 where qps is 18.18 too.
+# Nobody sends to it any more, and so it is idle.  The median is 100 a second, a quarter of it 25.
 @pytest.mark.parametrize(
     ("qps", "expected"),
     [
-        pytest.param(18.1, 0.0, id="less than a quarter of its share: no reason to send it more"),
-        pytest.param(18.3, 1.4, id="more"),
+        pytest.param(24.9, 0.0, id="less than a quarter of its share: no reason to send it more"),
+        pytest.param(25.1, 1.198293, id="more"),
     ],
 )
 def test_the_trim_of_a_backend_that_gets_next_to_nothing_does_not_rise(
@@ -690,7 +688,48 @@ def test_the_trim_of_a_backend_that_gets_next_to_nothing_does_not_rise(
     report_failing(views["c"], eps=0.0, qps=qps)
     policy.wake(START + 1.0)
 
-    assert views["c"].trim == expected
+    assert views["c"].trim == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_rate_of_a_wrong_unit_does_not_make_the_others_look_avoided() -> None:
+    policy, views = policy_of("abc")
+    report_utilization(views, 0.4, 0.8, 0.5)
+    views["c"].report = LoadReport(utilization=0.5, qps=100_000.0)
+    policy._trim(list(views.values()), START + 1.0)
+
+    assert views["a"].trim == pytest.approx(0.4 * math.log(0.5 / 0.4))
+
+
+# 0.8 / 1000 is a wrong unit; the median without it is 0.6.
+@pytest.mark.parametrize("used", [0.0008, 800.0])
+def test_a_utilization_of_a_wrong_unit_moves_nobody_else(used: float) -> None:
+    policy, views = policy_of("abcde")
+    report_utilization(views, 0.4, 0.6, 0.6, 0.8, used)
+    policy.wake(START + 1.0)
+
+    assert views["b"].trim == pytest.approx(0.0)
+    assert views["e"].trim == (0.0 if used < 1.0 else -1.4)
+
+
+# Of ten facts each moves the usual load by 0.05 of 3 · (usual + 1) − usual at most.
+def test_one_fact_beyond_measure_hardly_moves_the_usual_load() -> None:
+    policy, views = policy_of("ab")
+    fact(policy, views["a"], 1e12)
+
+    assert policy._usual == pytest.approx(0.05 * 3.0)
+
+
+# Its empty queue says that it is the best; that it has nothing to do trims nothing.
+def test_one_that_begins_to_fail_is_avoided_before_its_rate_tells() -> None:
+    policy, views = policy_of("abc", rng=Draws())
+    for _ in range(20):
+        fact(policy, views["a"], 3.0)
+    fact(policy, views["b"], 3.0)
+    views["c"].reports_since = LONG_AGO
+    fact(policy, views["c"], 0.0, qps=14.0, eps=1.0)
+
+    # By its rate alone it would be first: 10 · 1 / 14 < 3.
+    assert pick(policy) == "a"
 
 
 # A slow one that gets all that its weight gives it is not avoided.
@@ -702,7 +741,7 @@ def test_a_backend_of_little_weight_is_trimmed_too() -> None:
     views["c"].weight = 0.1
     policy._trim(list(views.values()), START + 1.0)
 
-    assert views["c"].trim == 1.4
+    assert views["c"].trim == pytest.approx(1.198293, abs=1e-6)
 
 
 # Idle while it was avoided, it was trimmed up; now all are full, and utilization unwinds nothing.

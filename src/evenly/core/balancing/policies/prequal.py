@@ -125,7 +125,8 @@ class Prequal(Policy):
         """Put a probe's answer into the pool; what comes with responses is not used."""
         if not is_probe or view not in self._roster:
             return
-        in_flight = report.active + view.error_load
+        # No fewer than this client task has there, whatever the backend says.
+        in_flight = max(report.active, view.active) + view.error_load
         self._note_in_flight(in_flight)
         self._pool.append(
             _Probe(

@@ -17,7 +17,7 @@ backends.  While the service is idle all facts are alike, and a draw by weight d
 best would be the heaviest, or one of the two that were just used and so have facts.  Where facts
 are few, or even the best is bad, two backends are probed first, and the request waits for about a
 round trip.  The weight is gRFC A58's (`weights.py`) times exp(trim), where the trim is the integral
-of how far a backend's utilization lies from the mean.
+of how far a backend's utilization lies from the median.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import median
 from typing import ClassVar, final
 
 from evenly.core import check
 from evenly.core.balancing.backend import BackendView
+from evenly.core.balancing.doubts import Doubts
 from evenly.core.balancing.policies.policy import Policy
 from evenly.core.balancing.policies.weighted_least_loaded import WeightedLeastLoaded
 from evenly.core.balancing.roster import Roster
@@ -55,6 +57,11 @@ _LITTLE_QPS = 0.01
 _MUCH_FAILING = 0.1
 # Nor of one that gets so little of what its weight would give it: it is idle because it is avoided.
 _LEAST_QPS_RATIO = 0.25
+# Nor of one that says it is that far below the usual one, at no small part of its share: in a
+# machine that is 30 times as fast nobody believes, but in a wrong unit.
+_LEAST_USED_RATIO = 1.0 / 30.0
+# So many times the usual load and one: a fact beyond moves the usual one no further.
+_MOST_RATIO = 3.0
 # Where the usual load, for a weight of 1, is less than this many runnable requests, the service is
 # idle: at most every fifth request meets another.  Loads that differ by less are alike.
 _ALIKE = 0.2
@@ -88,7 +95,7 @@ class ProbingConfig:
     """So many asks over so long without any answer: stop asking, until a probe is answered again.
     Both, because many requests may ask at once, and because one lost datagram proves nothing."""
     trim_gain: float = 0.4
-    """Per second, for the logarithm of mean over own utilization."""
+    """Per second, for the logarithm of median over own utilization."""
     trim_keep_ratio: float = 0.98
     """What is left of the trim after a second, so that old errors of it fade."""
     trim_limit: float = 1.4
@@ -130,6 +137,7 @@ class Probing(Policy):
         self._config = config
         self._rng = rng
         self._weights = Weights(weight_config)
+        self._doubts = Doubts()
         self._roster = Roster()
         self._scores = ViewHeap()
         # When each live fact was received, oldest first.
@@ -168,6 +176,7 @@ class Probing(Policy):
         self._roster.remove(view)
         self._sums = None
         self._drop_fact(view)
+        self._doubts.remove(view)
         if self._blind is not None:
             self._blind.remove(view)
 
@@ -193,9 +202,14 @@ class Probing(Policy):
         if view not in self._roster:
             return
         config = self._config
+        failing = _failing(report)
+        self._doubts.record_report(view, report, failing, len(self._roster) - 1, now)
         weight = view.weight
-        load = report.runnable + self._penalty(view, report, now)
-        self._usual += config.usual_gain * (load / weight - self._usual)
+        load = report.runnable + self._penalty(view, failing, now)
+        usual = self._usual
+        # One that says a thousand times too much must not make any queue look short.
+        told = min(load / weight, _MOST_RATIO * (usual + 1.0))
+        self._usual = usual + config.usual_gain * (told - usual)
         self._load_of[view] = load / weight
         self._scores.put(view, (load + 1.0) / weight)
         self._fact_at[view] = now
@@ -265,16 +279,17 @@ class Probing(Policy):
         limit = self._config.worse_ratio * (self._usual + 1.0)
         return best is not None and best[0] <= limit
 
-    def _penalty(self, view: BackendView, report: LoadReport | None, now: float) -> float:
+    def _penalty(self, view: BackendView, failing: float, now: float) -> float:
         """Return how many runnable requests a backend's failures weigh."""
-        return self._config.error_score * (view.failures(now) + _failing(report))
+        told = max(failing, self._doubts.of(view, now))
+        return self._config.error_score * (view.failures(now) + told)
 
     def _expected(self, view: BackendView, now: float) -> float:
         """Return the load / weight that a backend's fact tells; without one, the usual."""
         told = self._load_of.get(view)
         if told is not None:
             return told
-        return self._usual + self._penalty(view, view.report, now) / view.weight
+        return self._usual + self._penalty(view, _failing(view.report), now) / view.weight
 
     def _drop_fact(self, view: BackendView) -> None:
         if self._fact_at.pop(view, None) is not None:
@@ -343,25 +358,31 @@ class Probing(Policy):
 
     def _trim(self, views: Sequence[BackendView], now: float) -> None:
         config = self._config
-        least_qps = _LEAST_QPS_RATIO * _mean_qps(views)  # at a weight of 1
+        least_qps = _LEAST_QPS_RATIO * _usual_qps(views)  # at a weight of 1
+        since = now - config.fresh_seconds
+        told = [used for view in views if (used := _utilization(view, since)) > 0.0]
+        least_used = _LEAST_USED_RATIO * median(told) if told else 0.0
         known = [
             (view, used)
             for view in views
-            if (used := _utilization(view, now - config.fresh_seconds)) > 0.0
+            if (used := _utilization(view, since)) > least_used
             # One that fails fast is idle because it fails, or because nobody sends to it any more:
             # no reason to send it more.
             and view.report is not None
             and view.report.qps >= least_qps * view.weight
             and _failing(view.report) < _MUCH_FAILING
+            and not self._doubts.of(view, now)
         ]
-        mean = sum(used for _, used in known) / (len(known) or 1)
-        gain = config.trim_gain * self._weights.trust(mean)
+        usual = median(used for _, used in known) if known else 0.0
+        gain = config.trim_gain * self._weights.trust(usual)
         for view in views:
-            # Without a word on its utilization nothing is known against a backend.
-            says_nothing = view.report is None or view.report.utilization == 0.0
-            view.trim = 0.0 if says_nothing else config.trim_keep_ratio * view.trim
+            report = view.report
+            # Without a word on its utilization nothing is known against a backend; but where it
+            # fails, it has nothing to do, and says so.
+            is_new = report is None or (report.utilization == 0.0 and report.eps == 0.0)
+            view.trim = 0.0 if is_new else config.trim_keep_ratio * view.trim
         for view, used in known:
-            trim = view.trim + gain * math.log(mean / used)
+            trim = view.trim + gain * math.log(usual / used)
             if trim > 0.0 and view.report is not None and view.report.admits != ADMITS_ALL:
                 trim *= _REFUSING_KEEP_RATIO
             view.trim = min(config.trim_limit, max(-config.trim_limit, trim))
@@ -389,12 +410,13 @@ def _failing(report: LoadReport | None) -> float:
     """Return which part of its requests a backend says that it fails, if it has had any lately."""
     if report is None or report.eps == 0.0:
         return 0.0
-    return report.eps / (report.qps + _LITTLE_QPS)
+    return min(1.0, report.eps / (report.qps + _LITTLE_QPS))
 
 
-def _mean_qps(views: Sequence[BackendView]) -> float:
-    known = [view.report.qps for view in views if view.report is not None]
-    return sum(known) / len(known) if known else 0.0
+def _usual_qps(views: Sequence[BackendView]) -> float:
+    """Return what a weight of 1 gets."""
+    known = [view.report.qps / view.weight for view in views if view.report is not None]
+    return median(known) if known else 0.0
 
 
 def _utilization(view: BackendView, since: float) -> float:
