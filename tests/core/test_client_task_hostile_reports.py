@@ -114,3 +114,23 @@ def test_a_report_after_a_pause_outweighs_what_was_said_before(policy: str) -> N
                 task.record_report(backend, report)
             live(task, clock, Outcome.OK)
             clock.advance(400.0)
+
+
+@pytest.mark.parametrize(
+    ("eps", "failures"),
+    [
+        pytest.param(1.0, 0.0, id="its report tells of it"),
+        pytest.param(0.1, 0.0, id="as a rate over ten seconds"),
+        pytest.param(0.001, 1.0, id="it conceals it: what was met here counts"),
+    ],
+)
+def test_an_error_that_the_report_beside_it_does_not_know_of(eps: float, failures: float) -> None:
+    clock = JumpingClock()
+    task = connected("random", clock)
+    attempt = task.begin(Request())
+    assert isinstance(attempt, Attempt)
+    clock.advance(0.01)
+    task.record_report(attempt.backend, LoadReport(boot=1, qps=10.0, eps=eps))
+    attempt.finish(Outcome.ERROR)
+
+    assert attempt.view.failures(clock()) == failures

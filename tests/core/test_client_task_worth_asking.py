@@ -18,7 +18,7 @@ BACKENDS = [Backend(f"b{i}:1") for i in range(4)]
 ROUND_TRIP_SECONDS = 0.01
 
 
-def asked(*, latency_seconds: float) -> bool:
+def asked(*, latency_seconds: float, of_last: float | None = None) -> bool:
     """Ask once, answer after a round trip, let a second pass; return whether it asks again."""
     clock = ManualClock(1000.0)
     task = ClientTask(ClientTaskConfig(), clock=clock, rng=random.Random(1))
@@ -29,7 +29,8 @@ def asked(*, latency_seconds: float) -> bool:
     assert isinstance(first, Ask)
     clock.advance(ROUND_TRIP_SECONDS)
     for backend in BACKENDS:
-        report = LoadReport(boot=1, latency_seconds=latency_seconds)
+        told = of_last if of_last is not None and backend is BACKENDS[-1] else latency_seconds
+        report = LoadReport(boot=1, latency_seconds=told)
         task.record_report(backend, report, is_probe=backend in first.backends)
     finish(first.resume())
     clock.advance(2.0)  # Facts are forgotten, and the periodic work is due.
@@ -54,3 +55,8 @@ def finish(answer: Attempt | Rejection) -> None:
 )
 def test_a_question_has_to_be_worth_its_wait(latency_seconds: float, expected: bool) -> None:
     assert asked(latency_seconds=latency_seconds) is expected
+
+
+def test_one_that_says_milliseconds_for_seconds_makes_nobody_ask() -> None:
+    assert not asked(latency_seconds=0.001, of_last=1.0)
+    assert asked(latency_seconds=0.02, of_last=0.00002)

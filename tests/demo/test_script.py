@@ -233,7 +233,7 @@ async def test_the_figures_are_what_the_clients_counted() -> None:
         (setting(restart_ends=1), ["rolling_restart_failed", "never_ended"]),
         (setting(restart_refusals=100), ["rolling_restart_refused"]),
         (setting(errors={False: 0.02, True: 0.01}), ["fast_fail_errors"]),
-        (setting(errors={False: 0.001, True: 0.004}), ["fast_fail_errors_late"]),
+        (setting(errors={False: 0.001, True: 0.003}), ["fast_fail_errors_late"]),
         (setting(clients=0), ["fast_fail_errors", "fast_fail_errors_late"]),
         (setting(served=0.0), ["fast_fail_errors", "fast_fail_errors_late"]),
         (setting(goodput_ratio=0.85), ["overload_goodput"]),

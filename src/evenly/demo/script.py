@@ -48,7 +48,7 @@ _SAMPLE_SECONDS: Final = 0.25
 _WARM_UP_RATIO: Final = 8.0 / 90.0
 _SHARES: Final = (18.0, 10.0, 19.0, 13.0)
 # Below these a part shows nothing: averages over seconds have to turn, recovery may take five, and
-# what a sinkhole takes before it is known, nine requests or so, is beyond its bound in six seconds.
+# what a sinkhole takes before it is known, two or three requests, would be too much of six seconds.
 _LEAST: Final = (12.0, 8.0, 10.0, 7.0)
 _LEAST_WARM_UP: Final = 4.0
 _USUAL_SECONDS: Final = 4.0

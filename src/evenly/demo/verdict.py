@@ -31,7 +31,10 @@ __all__ = [
     "restart_refused",
 ]
 
-MOST_ERRORS_RATIO: Final = 0.01
+MOST_ERRORS_RATIO: Final = 0.003
+# What is lost before a failing backend is known does not depend on how many are asked for: in a
+# small fleet or a slow one it is more of them.
+_FEW_ERRORS: Final = 4
 MOST_REFUSED_RATIO: Final = 0.01
 LEAST_GOODPUT_RATIO: Final = 0.9
 LEAST_CRITICAL_PLUS_RATIO: Final = 0.99
@@ -223,7 +226,7 @@ def fast_fail_errors(part: Totals, *, had_share: bool) -> Figure:
         name="fast_fail_errors",
         what="failed requests while one backend fails fast",
         value=failures(part) / ended if ended and had_share else None,
-        bound=MOST_ERRORS_RATIO,
+        bound=max(MOST_ERRORS_RATIO, _FEW_ERRORS / ended if ended else 0.0),
         relation="<",
         unit="ratio",
         how=f"{failures(part)} failed of {ended} requests that ended from the moment the backend"

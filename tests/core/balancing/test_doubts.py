@@ -64,6 +64,21 @@ def test_what_failed_lately_is_no_news() -> None:
     assert doubts.of(view, START + 59.1) == 1.0
 
 
+# Nothing went well between 1 and 5 s: that was no ordinary error, and does not excuse another's.
+def test_a_fault_makes_no_errors_ordinary() -> None:
+    doubts = Doubts()
+    first, second = heard_view("a"), heard_view("b")
+    say(doubts, first, eps=1.0)
+    say(doubts, first, eps=1.0, qps=1.2, at=5.0)
+    say(doubts, second, eps=1.0, at=6.0)
+    assert doubts.of(second, START + 6.0) == 1.0
+
+    say(doubts, first, eps=0.0, at=10.0)  # It is repaired, and fails again.
+    assert doubts.of(first, START + 10.0) == 0.0
+    say(doubts, first, eps=1.0, at=20.0)
+    assert doubts.of(first, START + 20.0) == pytest.approx(0.75**2)  # b's was ordinary so far.
+
+
 def test_of_one_never_heard_before_nobody_knows_what_is_ordinary() -> None:
     doubts, view = Doubts(), new_view("a")
     say(doubts, view, eps=1.0)

@@ -9,8 +9,9 @@ An error is news where it comes from a backend that had none for half a minute, 
 
     doubt = (1 - erring others / others)^2, and fades
 
-Where errors are ordinary nearly all have had some lately, and no doubt arises.  Where they are rare
-one in vain costs next to nothing: a backend has less for some seconds, once in many minutes.
+Where errors are ordinary nearly all have had some lately, and no doubt arises.  One that failed
+most of its requests does not count among the others: a fault makes nothing ordinary.  Where errors
+are rare one in vain costs next to nothing: a backend has less for some seconds, once in a while.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _LEAST_PER_SECOND: Final = 0.2
 _LATELY_SECONDS: Final = 30.0
 # Half of what its part of failed requests was at most: it serves again.
 _REFUTED_RATIO: Final = 0.5
+# What fails most of its requests is broken: that says nothing of other errors.
+_FAULT_RATIO: Final = 0.5
 _FADE_SECONDS: Final = 7.0
 _FORGOTTEN: Final = 0.01
 
@@ -44,6 +47,11 @@ class _Doubt:
         self.strength = strength
         self.failing = failing
         self.at = at
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it failed so much that its errors are not of the ordinary kind."""
+        return self.failing >= _FAULT_RATIO
 
 
 @final
@@ -74,12 +82,15 @@ class Doubts:
                 doubt.at = now
             elif failing < _REFUTED_RATIO * doubt.failing and report.qps >= _LEAST_PER_SECOND:
                 del self._doubts[view]
+                if doubt.is_fault:
+                    self._erring.pop(view, None)
         if report.eps < _LEAST_PER_SECOND:
             return
         self._drop_old(now)
         # Of one that was not heard before nobody knows what is ordinary.
         if view not in self._erring and view.reports_since is not None and others > 0:
-            erring = min(1.0, len(self._erring) / others)
+            ordinary = sum(not self._is_fault(other) for other in self._erring)
+            erring = min(1.0, ordinary / others)
             self._doubts[view] = _Doubt((1.0 - erring) ** 2, failing, now)
         self._erring[view] = now
         self._erring.move_to_end(view)
@@ -96,6 +107,10 @@ class Doubts:
             del self._doubts[view]
             return 0.0
         return left
+
+    def _is_fault(self, view: BackendView) -> bool:
+        doubt = self._doubts.get(view)
+        return doubt is not None and doubt.is_fault
 
     def _drop_old(self, now: float) -> None:
         while self._erring:

@@ -106,6 +106,16 @@ def test_errors_count_as_requests_in_flight() -> None:
     assert pick(policy) == "c"
 
 
+def test_no_backend_has_fewer_in_flight_than_this_client_task_has_there() -> None:
+    policy, views = policy_of()
+    for _ in range(5):
+        views["a"].begin()
+    answer(policy, views["a"], in_flight=0)
+    answer(policy, views["b"], in_flight=2)
+
+    assert pick(policy) == "b"
+
+
 def test_a_probe_counts_its_own_uses_and_is_used_twice_here() -> None:
     policy, views = policy_of()
     answer(policy, views["a"], in_flight=0)
