@@ -14,7 +14,13 @@ from evenly.core.criticality import Criticality
 from tests.suites.transports import stories
 from tests.suites.transports.overload import overloaded
 from tests.suites.transports.processes import Backends
-from tests.suites.transports.transport import NO_RETRIES, Client, Transport, every_transport
+from tests.suites.transports.transport import (
+    IDLE,
+    NO_RETRIES,
+    Client,
+    Transport,
+    every_transport,
+)
 
 pytestmark = pytest.mark.acceptance
 
@@ -90,7 +96,7 @@ async def test_an_idle_client_hears_of_a_lame_duck_within_a_tenth_of_a_second(
     for _ in range(_RUNS):
         async with (
             transport.backends(2, wait_seconds=0.02) as backends,
-            transport.client(backends.addresses, None) as client,
+            transport.client(backends.addresses, IDLE) as client,
         ):
             seconds.append(await stories.lame_duck_told_to_idle_client(backends, client))
     print(f"\n{transport.name}: {seconds}")

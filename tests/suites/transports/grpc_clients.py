@@ -43,6 +43,11 @@ class GrpcClient:
         taken: ClientTaskSnapshot = self.channel.snapshot()
         return taken
 
+    @property
+    def rests(self) -> bool:
+        views = self.channel.service.runtime.task._membership.views
+        return all(view.health.is_idle for view in views)
+
     async def send(self, criticality: Criticality, timeout_seconds: float) -> tuple[str, Any, str]:
         with evenly.request_context(criticality=criticality):
             call = self._do(b"work", timeout=timeout_seconds)

@@ -39,6 +39,11 @@ class SessionClient:
     def snapshot(self) -> ClientTaskSnapshot:
         return self._session.snapshot()
 
+    @property
+    def rests(self) -> bool:
+        views = self._session.service.runtime.task._membership.views
+        return all(view.health.is_idle for view in views)
+
     async def send(
         self, criticality: Criticality, timeout_seconds: float
     ) -> tuple[str, str | None, str]:
@@ -86,6 +91,10 @@ class PlainClient:
         await self._session.close()
 
     def snapshot(self) -> ClientTaskSnapshot:
+        raise NotImplementedError("it knows nothing of its backends")
+
+    @property
+    def rests(self) -> bool:
         raise NotImplementedError("it knows nothing of its backends")
 
     async def send(self, criticality: Criticality, timeout_seconds: float) -> tuple[str, str, str]:

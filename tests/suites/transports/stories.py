@@ -8,6 +8,7 @@ import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 from evenly.core.balancing.health import State
 from tests.suites.transports.load import Load, eventually
@@ -189,10 +190,31 @@ async def all_gone_and_back(backends: Backends, client: Client) -> Fault:
     )
 
 
-async def lame_duck_told_to_idle_client(backends: Backends, client: Client) -> float:
-    """Send SIGTERM to a backend of a client that sends nothing; return until it knew."""
+async def resting(backends: Backends, client: Client) -> None:
+    """Wait until an unused client has closed its connections: probes alone reach it."""
     await all_healthy(client, backends)
+    await eventually(
+        lambda: client.rests and not any(connections_to(backend) for backend in backends.all)
+    )
+
+
+def connections_to(backend: BackendProcess) -> int:
+    """Return how many TCP connections to a backend stand, whoever has them."""
+    port, established = f":{backend.port:04X}", "01"
+    found = 0
+    for table in ("tcp", "tcp6"):  # gRPC speaks IPv4 through sockets of IPv6.
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            _, _, remote, status = line.split()[:4]
+            found += remote.endswith(port) and status == established
+    return found
+
+
+async def lame_duck_told_to_idle_client(backends: Backends, client: Client) -> float:
+    """Send SIGTERM to a backend of a client that is `IDLE`; return until it knew.
+
+    It has no connection that could tell it, and asks again in some minutes: only a notice is left.
+    """
+    await resting(backends, client)
     victim = backends.all[0]
-    await asyncio.sleep(3.0)  # It has probed, and nothing else is under way.
     victim.signal(signal.SIGTERM)
     return await becomes(client, victim, State.LAME_DUCK)

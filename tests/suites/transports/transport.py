@@ -9,6 +9,8 @@ from typing import Any, Protocol, Self
 
 import pytest
 
+from evenly.core.balancing.health import HealthConfig
+from evenly.core.balancing.membership import MembershipConfig
 from evenly.core.client_task import ClientTaskConfig, ClientTaskSnapshot
 from evenly.core.criticality import Criticality
 from evenly.core.overload.retry import RetryConfig
@@ -17,6 +19,12 @@ from tests.suites.transports import grpc_clients, http_clients
 from tests.suites.transports.processes import Backends
 
 NO_RETRIES = ClientConfig(task=ClientTaskConfig(retry=RetryConfig(attempts=1)))
+# Closes an unused connection after a second, and from then on asks every 1,000 s.
+IDLE = ClientConfig(
+    task=ClientTaskConfig(
+        membership=MembershipConfig(health=HealthConfig(idle_seconds=1.0, idle_check_every=1_000))
+    )
+)
 
 
 class Client(Protocol):
@@ -38,6 +46,10 @@ class Client(Protocol):
 
     def snapshot(self) -> ClientTaskSnapshot:
         """Return what the client task knows; only evenly's clients have one."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether the client task is in idle mode towards all its backends."""
 
 
 @dataclass(frozen=True, slots=True)
