@@ -47,7 +47,7 @@ lint: setup
 # beside the other edges, which mostly wait; and then, alone, the stories that need both cores.
 DECISIONS := tests/core tests/properties tests/sim tests/suites/test_overload.py tests/suites/test_policies.py
 DEMO := tests/browser tests/dashboard tests/demo tests/top tests/cli/test_demo.py tests/cli/test_top.py
-STORIES := tests/suites/test_transport_deploys.py tests/suites/test_transport_faults.py tests/suites/test_transport_overload.py
+STORIES := $(wildcard tests/suites/test_transport_*.py)
 PYTEST := $(BIN)/pytest -m 'not acceptance and not faults'
 
 test: system lint

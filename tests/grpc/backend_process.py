@@ -1,7 +1,8 @@
 """Be a backend in a process of its own: `python -m tests.grpc.backend_process KIND [WARM_UP]`.
 
 It prints its port, and then what happens to it.  It is warm after `WARM_UP` seconds, or when it is
-told so by a line.  A `hasty` one does not wait for its requests, but gives them an hour of grace.
+told so by a line.  A `hasty` one does not wait for its requests, but gives them an hour of grace;
+a `brief` one, and a `brief-interceptor`, is quiet soon and gives no grace at all.
 """
 
 # ruff: noqa: T201 -- gRPC has no types; printing is how this talks
@@ -22,7 +23,12 @@ from evenly.grpc.server import server
 from evenly.runtime.backend import BackendConfig
 
 PATIENT = BackendConfig(task=BackendTaskConfig(quiet_seconds=1.0, drain_seconds=60.0))
+BRIEF = BackendConfig(task=BackendTaskConfig(quiet_seconds=0.2, drain_seconds=60.0))
 HASTY = BackendConfig(task=BackendTaskConfig(drain_seconds=0.0))
+
+
+CONFIGS = {"hasty": HASTY, "brief": BRIEF, "brief-interceptor": BRIEF}
+GRACE_SECONDS = {"hasty": 3600.0, "brief": 0.0, "brief-interceptor": 0.0}
 
 
 async def nap(request: bytes, context: Any) -> bytes:
@@ -31,10 +37,10 @@ async def nap(request: bytes, context: Any) -> bytes:
 
 
 async def main(kind: str, warm_up: str) -> None:
-    config = HASTY if kind == "hasty" else PATIENT
+    config = CONFIGS.get(kind, PATIENT)
     handlers = {"Nap": grpc.unary_unary_rpc_method_handler(nap)}
     generic = grpc.method_handlers_generic_handler("test.Naps", handlers)
-    guard = interceptor(config=config) if kind == "interceptor" else None
+    guard = interceptor(config=config) if kind.endswith("interceptor") else None
     made: grpc.aio.Server
     made = server(config=config) if guard is None else grpc.aio.server(interceptors=(guard,))
     made.add_generic_rpc_handlers((generic,))
@@ -57,7 +63,7 @@ async def main(kind: str, warm_up: str) -> None:
         made,
         interceptor=guard,
         warm_up=warm if warm_up else None,
-        grace_seconds=3600.0 if kind == "hasty" else 1.0,
+        grace_seconds=GRACE_SECONDS.get(kind, 1.0),
     )
     print("served", flush=True)
 
