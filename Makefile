@@ -21,10 +21,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 # What the HTTP transport and the page are tested against.  RUNLEVEL=1 keeps Debian from starting them as services.
-SYSTEM := chromium curl haproxy nginx openssl wrk
+# `iproute2` has the program `ip`, for partitions.
+SYSTEM := chromium curl haproxy iproute2 nginx openssl wrk
 system:
-	@for program in $(SYSTEM); do \
-	  PATH="$$PATH:/usr/sbin" command -v $$program >/dev/null || missing="$$missing $$program"; \
+	@for package in $(SYSTEM); do \
+	  program=$$package; test $$package != iproute2 || program=ip; \
+	  PATH="$$PATH:/usr/sbin:/sbin" command -v $$program >/dev/null || missing="$$missing $$package"; \
 	done; \
 	test -z "$$missing" || { echo "Installing$$missing"; apt-get update -q && \
 	  RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$missing; }
@@ -67,8 +69,8 @@ bench: setup
 acceptance: system setup
 	$(BIN)/pytest -m acceptance
 
-# The permanent matrix of faults, each with its bound: real processes that are killed, stopped, cut off,
-# flooded and lied to.
+# The permanent matrix of faults (docs/faults.md), each with its bound: real processes that are killed,
+# stopped, cut off, flooded and lied to.  Partitions and full disks need root.
 faults: system setup
 	$(BIN)/pytest -m faults -s tests/faults
 

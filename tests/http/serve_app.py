@@ -34,6 +34,17 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+async def reads(scope: Scope, receive: Receive, send: Send) -> None:
+    """Wait for the whole body, as most applications do that take one."""
+    assert scope["type"] == "http"
+    while (message := await receive())["type"] == "http.request":
+        if not message.get("more_body"):
+            break
+    headers = [(b"content-length", b"4")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"read"})
+
+
 async def blocks(scope: Scope, receive: Receive, send: Send) -> None:
     """Let the loop do nothing else."""
     assert scope["type"] == "http"

@@ -15,9 +15,9 @@ from tests.suites.transports.work import ToldToFail, Work, say_ready
 class Backend:
     """Be a gRPC server of one method."""
 
-    def __init__(self, work: Work, port: int) -> None:
+    def __init__(self, work: Work, port: int, host: str) -> None:
         self._work = work
-        self._address = f"127.0.0.1:{port}"
+        self._address = f"{host}:{port}"
         self._serving: grpc.aio.Server = None
 
     async def serve(self) -> None:

@@ -19,13 +19,14 @@ _TURNS = 10
 class Backend:
     """Be an ASGI application at a port."""
 
-    def __init__(self, work: Work, port: int) -> None:
+    def __init__(self, work: Work, port: int, host: str) -> None:
         self._work = work
         self._port = port
+        self._host = host
 
     async def serve(self) -> None:
         """Serve with evenly."""
-        await serve(self._app, port=self._port, warm_up=say_ready, **_OPTIONS)
+        await serve(self._app, host=self._host, port=self._port, warm_up=say_ready, **_OPTIONS)
 
     async def serve_plain(self) -> None:
         """Serve as uvicorn does when told nothing but the address."""

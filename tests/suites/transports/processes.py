@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -34,10 +35,14 @@ def free_port() -> int:
 class BackendProcess:
     """Be one backend: a process at a port, and another at the same port after a restart."""
 
-    def __init__(self, **options: object) -> None:
+    def __init__(
+        self, *, host: str = "127.0.0.1", prefix: Sequence[str] = (), **options: object
+    ) -> None:
         self.port = free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        self._options = options
+        self.address = f"{host}:{self.port}"
+        self._prefix = prefix
+        """What its command is run by, `ip netns exec` say."""
+        self._options = {"host": host, **options}
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -48,6 +53,7 @@ class BackendProcess:
     async def start(self) -> None:
         """Start it, and wait until it serves."""
         self._process = await asyncio.create_subprocess_exec(
+            *self._prefix,
             sys.executable,
             "-m",
             "tests.suites.transports.backend_main",

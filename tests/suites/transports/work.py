@@ -21,8 +21,12 @@ class ToldToFail(Exception):
 class Work:
     """Wait, compute, or fail at once."""
 
-    def __init__(self, *, cpu_seconds: float, wait_seconds: float) -> None:
+    def __init__(
+        self, *, cpu_seconds: float, wait_seconds: float, block_seconds: float = 0.0
+    ) -> None:
         self.is_failing = False
+        self._is_blocking = False
+        self._block_seconds = block_seconds
         self._cpu_seconds = cpu_seconds
         self._wait_seconds = wait_seconds
 
@@ -30,10 +34,17 @@ class Work:
         """Do what one request asks for."""
         if self.is_failing:
             raise ToldToFail("told to fail")
+        if self._is_blocking:
+            self._is_blocking = False
+            time.sleep(self._block_seconds)  # That is the fault.
         if self._wait_seconds:
             await asyncio.sleep(self._wait_seconds)
         if self._cpu_seconds:
             burn(self._cpu_seconds)
+
+    def block(self) -> None:
+        """Have the next request block the event loop."""
+        self._is_blocking = True
 
     def fail(self) -> None:
         """Fail every request from now on."""
