@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ async def test_a_client_without_descriptors(transport: Transport) -> None:
             await asyncio.sleep(1.0)
             with no_descriptors():
                 begun_at = time.monotonic()
-                victim.signal(stories.signal.SIGKILL)
+                victim.signal(signal.SIGKILL)
                 await stories.becomes(client, victim, State.REFUSING)
                 known_at = time.monotonic()
                 await asyncio.sleep(3.0)

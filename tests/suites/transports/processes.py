@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[3]
 _START_SECONDS = 60.0
@@ -93,7 +94,7 @@ class BackendProcess:
 class Backends:
     """Hold several backends for the time of an `async with`."""
 
-    def __init__(self, count: int, **options: object) -> None:
+    def __init__(self, count: int, **options: Any) -> None:
         self.all = [BackendProcess(**options) for _ in range(count)]
 
     async def __aenter__(self) -> Backends:
