@@ -29,8 +29,6 @@ HONEST = {"qps": 10.0, "eps": 0.01, "utilization": 0.5, "runnable": 0.5, "latenc
 LIES = {
     "qps × 1000": {"qps": 1e4},
     "utilization ÷ 1000": {"utilization": 5e-4},
-    "runnable ÷ 1000": {"runnable": 5e-4},
-    "latency ÷ 1000": {"latency_seconds": 2e-5},
     "all of them": {
         "qps": 1e4,
         "eps": 0.0,
