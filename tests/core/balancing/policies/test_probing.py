@@ -108,6 +108,19 @@ def test_where_all_are_idle_a_draw_decides(
     assert pick(policy) == expected
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [pytest.param(1, "b", id="one of ours is no news"), pytest.param(2, "a", id="two wait there")],
+)
+def test_where_all_are_idle_who_keeps_ours_waiting_is_not_drawn(own: int, expected: str) -> None:
+    policy, views = policy_of("ab", rng=Draws(0.9))
+    fact(policy, views["a"], 0.0)
+    for _ in range(own):
+        views["b"].begin()
+
+    assert pick(policy) == expected
+
+
 def test_the_draw_is_by_weight() -> None:
     policy, views = policy_of("ab")
     views["a"].weight, views["b"].weight = 1.5, 0.5

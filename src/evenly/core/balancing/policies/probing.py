@@ -245,8 +245,13 @@ class Probing(Policy):
         view = best[3]
         if self._usual <= _ALIKE:
             drawn = self._draw(avoid)
-            told = self._load_of[view]
-            if drawn is not None and abs(self._expected(drawn, now) - told) <= _ALIKE:
+            # Who keeps requests of ours waiting is not as good as usual, whatever is unheard of it:
+            # its process may be stopped, or its event loop blocked.
+            if (
+                drawn is not None
+                and drawn.load <= view.load + 1.0
+                and abs(self._expected(drawn, now) - self._load_of[view]) <= _ALIKE
+            ):
                 view = drawn
         self._drop_fact(view)
         return view
