@@ -120,26 +120,27 @@ def test_every_ending(outcome: Outcome, expected: Next, errors: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "has_report", "failures"),
+    ("outcome", "eps", "failures"),
     [
-        pytest.param(Outcome.ERROR, True, 0.0, id="an error whose answer tells how many there are"),
-        pytest.param(Outcome.ERROR, False, 1.0, id="an error without a report"),
-        pytest.param(Outcome.TIMEOUT, True, 1.0, id="no answer; what was heard was of another"),
-        pytest.param(Outcome.LOST, False, 1.0, id="lost"),
-        pytest.param(Outcome.OVERLOADED, False, 0.0, id="a rejection"),
-        pytest.param(Outcome.OK, False, 0.0, id="none"),
+        pytest.param(Outcome.ERROR, 1.0, 0.0, id="an error whose answer tells how many there are"),
+        pytest.param(Outcome.ERROR, 0.0, 1.0, id="an error whose answer knows of none"),
+        pytest.param(Outcome.ERROR, None, 1.0, id="an error without a report"),
+        pytest.param(Outcome.TIMEOUT, 1.0, 1.0, id="no answer; what was heard was of another"),
+        pytest.param(Outcome.LOST, None, 1.0, id="lost"),
+        pytest.param(Outcome.OVERLOADED, None, 0.0, id="a rejection"),
+        pytest.param(Outcome.OK, None, 0.0, id="none"),
     ],
 )
 def test_which_ends_are_failures_that_nobody_tells_of(
-    outcome: Outcome, has_report: bool, failures: float
+    outcome: Outcome, eps: float | None, failures: float
 ) -> None:
     clock = ManualClock()
     task = new_task(A, clock=clock)
     task.record_report(A, LoadReport())  # This was before, and tells of others.
     clock.advance(1.0)
     attempt = begin(task)
-    if has_report:
-        task.record_report(A, LoadReport())
+    if eps is not None:
+        task.record_report(A, LoadReport(qps=1.0, eps=eps))
     attempt.finish(outcome)
 
     assert attempt.view.failures(clock()) == failures
