@@ -116,6 +116,16 @@ def test_no_backend_has_fewer_in_flight_than_this_client_task_has_there() -> Non
     assert pick(policy) == "b"
 
 
+# The median is 0.03: a thirtieth of it is believed, and milliseconds for seconds are not.
+@pytest.mark.parametrize(("latency", "expected"), [(0.0011, "a"), (0.00003, "b")])
+def test_a_latency_of_a_wrong_unit_is_as_good_as_usual(latency: float, expected: str) -> None:
+    policy, views = policy_of()
+    answer(policy, views["b"], in_flight=0, latency=0.03)
+    answer(policy, views["a"], in_flight=0, latency=latency)
+
+    assert pick(policy) == expected
+
+
 def test_a_probe_counts_its_own_uses_and_is_used_twice_here() -> None:
     policy, views = policy_of()
     answer(policy, views["a"], in_flight=0)

@@ -1,10 +1,10 @@
 """Pick from a pool of recent probes, as Prequal does.
 
 B. Wydrowski et al., "Load is not what you should balance: Introducing Prequal" (NSDI 2024).  Kept
-as published, so that `probing` can be compared with it; three things are ours: recent errors count
+as published, so that `probing` can be compared with it; four things are ours: recent errors count
 as requests in flight, which closes the sinkhole; with no more backends than the pool has places,
-where the published rules degenerate, it is least loaded; and where a backend reports no latency,
-they are compared by requests in flight alone.
+where the published rules degenerate, it is least loaded; where a backend reports no latency, they
+are compared by requests in flight alone; and a latency that no machine could have is the median's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import final
 
 from evenly.core import check
@@ -27,6 +28,8 @@ __all__ = ["Prequal", "PrequalConfig"]
 
 # How many recent probes the distribution of requests in flight is estimated from.
 _RECENT_PROBES = 128
+# Who claims to be quicker than this part of the median has a wrong unit.
+_LEAST_LATENCY_RATIO = 1.0 / 30.0
 
 
 @final
@@ -132,7 +135,7 @@ class Prequal(Policy):
             _Probe(
                 view,
                 in_flight=in_flight,
-                latency_seconds=report.latency_seconds,
+                latency_seconds=self._believed(report.latency_seconds),
                 at=now,
                 uses=self._uses(),
             )
@@ -189,6 +192,14 @@ class Prequal(Policy):
             view = self._roster.draw(self._rng, self._wanted)
             if view is not None:
                 self._wanted.append(view)
+
+    def _believed(self, latency_seconds: float) -> float:
+        """Return a latency; for one that no machine could have, the median of the pool's."""
+        if not self._pool:
+            return latency_seconds
+        usual = median(probe.latency_seconds for probe in self._pool)
+        is_mistake = 0.0 < latency_seconds < usual * _LEAST_LATENCY_RATIO
+        return usual if is_mistake else latency_seconds
 
     def _uses(self) -> int:
         """Return how often a new probe may be used, a fraction rounded at random.
