@@ -106,6 +106,8 @@ class Model(RuleBasedStateMachine):
         self.told_to_open: set[str] = set()
         # For whom requests wait, who is idle, when each was last used, and when a probe answered.
         self.demanded: set[str] = set()
+        # How many requests found no backend, less the connections that were opened for them.
+        self.wants = 0
         self.idle: set[str] = set()
         self.used_at: dict[str, float] = {}
         self.probed_at: dict[str, float] = {}
@@ -185,6 +187,7 @@ class Model(RuleBasedStateMachine):
             assert not free
             assert not spares
             assert answer.reason is (Reason.NO_BACKEND if tier == -1 else Reason.AT_LIMIT)
+            self.wants += tier == -1
         elif isinstance(answer, Ask):
             asked = [backend.address for backend in answer.backends]
             assert previous is None
@@ -372,7 +375,10 @@ class Model(RuleBasedStateMachine):
         demanded = self.demanded & members
         assert demanded.issubset(opened)
         room = CONNECTING_MAX - len(self.told_to_open) - len(demanded)
-        assert len(opened) - len(demanded) <= max(0, room)
+        # A request that found no backend may have one tried, beyond the cap too.
+        beyond = max(0, len(opened) - len(demanded) - max(0, room))
+        assert beyond <= self.wants
+        self.wants -= beyond
         self.demanded.clear()
         self.told_to_open.update(opened)
 
