@@ -353,8 +353,8 @@ def test_a_wrong_target_fails_at_once(wrong: str) -> None:
 
 
 async def test_what_is_no_interceptor_is_refused_where_the_channel_is_made() -> None:
-    with pytest.raises(ValueError, match="Interceptor <object .* must be UnaryUnaryClient"):
-        evenly.grpc.channel("static:127.0.0.1:1", interceptors=[object()])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match=r"Interceptor <object .* must be UnaryUnaryClient"):
+        evenly.grpc.channel("static:127.0.0.1:1", interceptors=[object()])
 
 
 async def test_an_option_that_grpc_does_not_take_is_said_by_the_first_call() -> None:
