@@ -16,7 +16,7 @@ import pytest
 import evenly
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome
-from evenly.http.exchange import Exchange
+from evenly.http.fetch import Fetch
 from evenly.http.session import Session
 from evenly.http.transport import Transport
 from tests.http.raw_backend import (
@@ -214,7 +214,7 @@ async def test_who_takes_a_complete_body_late_is_not_timed_out_and_leaves_no_tim
         del response, chunks
         gc.collect()
 
-        assert [one for one in gc.get_objects() if isinstance(one, Exchange)] == []
+        assert [one for one in gc.get_objects() if isinstance(one, Fetch)] == []
         assert counts.finished == [Outcome.OK] * 11
 
 

@@ -279,6 +279,14 @@ class ClientTask:
         """Return whether some backend has no connection because nobody used it."""
         return any(view.in_subset and view.health.is_idle for view in self._membership.views)
 
+    def is_connected_without(self, attempt: Attempt) -> bool:
+        """Return whether a connection stands to some other backend than an attempt's."""
+        return any(
+            view.in_subset and view.health.is_connected and not view.health.is_refusing
+            for view in self._membership.views
+            if view is not attempt.view
+        )
+
     def demand_one(self) -> None:
         """Have a connection opened to one backend that rests: somebody wants to see it stand.
 

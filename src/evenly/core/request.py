@@ -126,6 +126,7 @@ class Reason(enum.Enum):
     # By a client task, before anything was sent:
     THROTTLED = "this client task throttles itself"
     NO_BACKEND = "no backend is healthy, a lame duck, or yet to be tried"
+    NO_CONNECTION = "no connection could be had; nothing was sent"
     AT_LIMIT = "every usable backend is at its limit of active requests"
     # By a backend, before the handler ran:
     OUT_OF_QUOTA = "the customer is out of quota"

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 from evenly.errors import UsageError
 from evenly.http import connection
 from evenly.http.errors import StatusError
-from evenly.http.exchange import Exchange
+from evenly.http.fetch import Fetch
 from evenly.wire.metadata import DEGRADED
 
 __all__ = ["Headers", "Response", "StreamedResponse"]
@@ -55,7 +55,7 @@ class Response:
     __slots__ = ("_content", "_headers", "_raw", "attempts", "backend", "status", "url")
 
     def __init__(
-        self, raw: connection.Response, url: str, exchange: Exchange, content: bytes | None
+        self, raw: connection.Response, url: str, fetch: Fetch, content: bytes | None
     ) -> None:
         self._raw = raw
         self._content = content
@@ -63,9 +63,9 @@ class Response:
         self.status = raw.status
         self.url = url
         """The path and the query that it answers."""
-        self.backend = exchange.backend or ""
+        self.backend = fetch.backend or ""
         """The address of the backend that answered."""
-        self.attempts = exchange.attempts
+        self.attempts = fetch.attempts
         """How often the request was sent."""
 
     def __repr__(self) -> str:
@@ -138,16 +138,16 @@ class Response:
 class StreamedResponse(Response):
     """Be a response whose body is read in chunks: `async for chunk in response`."""
 
-    __slots__ = ("_exchange", "_is_read")
+    __slots__ = ("_fetch", "_is_read")
 
-    def __init__(self, raw: connection.Response, url: str, exchange: Exchange) -> None:
-        super().__init__(raw, url, exchange, exchange.content)
-        self._exchange = exchange
+    def __init__(self, raw: connection.Response, url: str, fetch: Fetch) -> None:
+        super().__init__(raw, url, fetch, fetch.content)
+        self._fetch = fetch
         self._is_read = False
 
     def __del__(self) -> None:
-        if not self._exchange.is_over:
-            self._exchange.abandon()
+        if not self._fetch.is_over:
+            self._fetch.abandon()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -160,7 +160,7 @@ class StreamedResponse(Response):
                 raise StopAsyncIteration
             self._is_read = True
             return self._content
-        chunk = await self._exchange.next_chunk()
+        chunk = await self._fetch.next_chunk()
         if not chunk:
             raise StopAsyncIteration
         return chunk
@@ -171,18 +171,18 @@ class StreamedResponse(Response):
         Raise `BodyTooLong` if that is more than the session's `body_max_bytes`.
         """
         if self._content is None:
-            chunks, size, most = [], 0, self._exchange.body_max_bytes
-            while chunk := await self._exchange.next_chunk():
+            chunks, size, most = [], 0, self._fetch.body_max_bytes
+            while chunk := await self._fetch.next_chunk():
                 chunks.append(chunk)
                 size += len(chunk)
                 if most is not None and size > most:
                     self.close()
                     what = f"the body has more than the {most} bytes that are taken"
-                    raise self._exchange.too_long(what)
+                    raise self._fetch.too_long(what)
             self._content = b"".join(chunks)
             self._is_read = True
         return self._content
 
     def close(self) -> None:
         """Give up what has not arrived; leaving `async with` does this."""
-        self._exchange.close()
+        self._fetch.close()

@@ -119,13 +119,9 @@ class Service:
         address = attempt.view.backend.address
         link = self._links.get(address)
         if link is None:
-            self.runtime.settled()  # It is opened on demand.
+            self.runtime.follow_up()  # It is opened on demand.
             link = self._links.get(address)
         return link
-
-    def is_ready_without(self, link: Link) -> bool:
-        """Return whether connections stand to some other backend."""
-        return any(known.is_open for known in self._links.values() if known is not link)
 
     # The runtime says what to do.
 

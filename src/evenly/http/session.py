@@ -29,7 +29,7 @@ from evenly.discovery.target import Discovery
 from evenly.errors import ConfigError, UsageError
 from evenly.http.client import HEALTH_PATH, IDEMPOTENT, Client
 from evenly.http.errors import BodyTooLong, SessionErrors, refused_by_backend
-from evenly.http.exchange import Exchange
+from evenly.http.fetch import Fetch
 from evenly.http.outgoing import Outgoing, Prepared, Upload
 from evenly.http.response import Response, StreamedResponse
 from evenly.http.service import Service, check_host
@@ -151,21 +151,21 @@ class Session:
         twice, and so be tried again after a lost connection.
         """
         try:
-            exchange, url = self._exchange(method, path, **options)
+            fetch, url = self._fetch(method, path, **options)
         except TypeError:
             _check_options(method, options)  # Only now: it costs nothing where all is well.
             raise
-        raw = await exchange.run(is_buffered=True)
-        response = Response(raw, url, exchange, exchange.content)
+        raw = await fetch.run(is_buffered=True)
+        response = Response(raw, url, fetch, fetch.content)
         if response.status >= 400:
-            refused = refused_by_backend(response, exchange.outcome)
+            refused = refused_by_backend(response, fetch.outcome)
             if refused is not None:
                 raise refused
         return response
 
     def stream(self, method: str, path: str, **options: Unpack[Options]) -> Streaming:
         """Send a request on entering `async with`, and read its response as it arrives."""
-        return Streaming(self._client, partial(self._exchange, method, path, **options))
+        return Streaming(self._client, partial(self._fetch, method, path, **options))
 
     # These return the coroutine of `request`: awaiting one of their own would cost time.
 
@@ -197,7 +197,7 @@ class Session:
         """Send a DELETE; options as for `request`."""
         return self.request("DELETE", path, **options)
 
-    def _exchange(  # noqa: PLR0917 -- they are given by name
+    def _fetch(  # noqa: PLR0917 -- they are given by name
         self,
         method: str,
         path: str,
@@ -207,7 +207,7 @@ class Session:
         data: Data | None = None,
         timeout_seconds: float | _Default | None = _DEFAULT,
         idempotent: bool | None = None,
-    ) -> tuple[Exchange, str]:
+    ) -> tuple[Fetch, str]:
         service = self._client.service(host=self._host)
         url = self._base_path + path
         if not path.startswith("/") or not _IS_VISIBLE(url):
@@ -230,8 +230,8 @@ class Session:
         if isinstance(timeout_seconds, _Default):
             timeout_seconds = self._timeout_seconds
         request = outgoing_request(service.loop.time(), timeout_seconds, idempotent=idempotent)
-        exchange = Exchange(service, message, request, _ERRORS, body_max_bytes=self._body_max_bytes)
-        return exchange, url
+        fetch = Fetch(service, message, request, _ERRORS, body_max_bytes=self._body_max_bytes)
+        return fetch, url
 
 
 @final
@@ -240,9 +240,9 @@ class Streaming:
 
     __slots__ = ("_client", "_make", "_response")
 
-    def __init__(self, client: Client, make: partial[tuple[Exchange, str]]) -> None:
+    def __init__(self, client: Client, make: partial[tuple[Fetch, str]]) -> None:
         self._client = client
-        self._make: partial[tuple[Exchange, str]] | None = make
+        self._make: partial[tuple[Fetch, str]] | None = make
         self._response: StreamedResponse | None = None
 
     async def __aenter__(self) -> StreamedResponse:
@@ -250,15 +250,15 @@ class Streaming:
         if make is None:
             raise UsageError("a stream is entered once: call session.stream again")
         try:
-            exchange, url = make()  # Only now: the time of a request begins when it is sent.
+            fetch, url = make()  # Only now: the time of a request begins when it is sent.
         except TypeError:
             _check_options(make.args[0], make.keywords)
             raise
-        exchange.keeper = self._client
-        raw = await exchange.run(is_buffered=False)
-        self._response = response = StreamedResponse(raw, url, exchange)
+        fetch.keeper = self._client
+        raw = await fetch.run(is_buffered=False)
+        self._response = response = StreamedResponse(raw, url, fetch)
         if response.status >= 400:
-            refused = refused_by_backend(response, exchange.outcome)
+            refused = refused_by_backend(response, fetch.outcome)
             if refused is not None:
                 with contextlib.suppress(BodyTooLong):  # The refusal says enough.
                     await response.read()

@@ -26,7 +26,7 @@ from evenly.discovery.target import Discovery
 from evenly.errors import UsageError
 from evenly.http.client import HEALTH_PATH, Client
 from evenly.http.errors import Phase
-from evenly.http.exchange import Exchange
+from evenly.http.fetch import Fetch
 from evenly.http.outgoing import PIECE_BYTES, Outgoing, Pieces, Prepared, Upload
 from evenly.http.service import Service
 from evenly.http.timed import PhaseSeconds
@@ -113,7 +113,7 @@ class Transport(httpx.AsyncBaseTransport):
         idempotent = extensions.get("evenly_idempotent")
         if idempotent is None:
             idempotent = client.is_idempotent(request.method, url.path)
-        exchange = Exchange(
+        fetch = Fetch(
             service,
             Outgoing(
                 request.method,
@@ -125,18 +125,18 @@ class Transport(httpx.AsyncBaseTransport):
             _ERRORS,
             _seconds(extensions.get("timeout")),
         )
-        exchange.keeper = client
-        raw = await exchange.run(is_buffered=False)
-        content = exchange.content
+        fetch.keeper = client
+        raw = await fetch.run(is_buffered=False)
+        content = fetch.content
         return httpx.Response(
             raw.status,
             headers=raw.headers,
-            stream=_Body(exchange) if content is None else httpx.ByteStream(content),
+            stream=_Body(fetch) if content is None else httpx.ByteStream(content),
             extensions={
                 "http_version": f"HTTP/{raw.http_version}".encode("ascii"),
                 "reason_phrase": raw.reason.encode("latin-1"),
-                "evenly_backend": exchange.backend,
-                "evenly_attempts": exchange.attempts,
+                "evenly_backend": fetch.backend,
+                "evenly_attempts": fetch.attempts,
             },
         )
 
@@ -145,21 +145,21 @@ class Transport(httpx.AsyncBaseTransport):
 class _Body(httpx.AsyncByteStream):
     """Be the body of a response; closed, or dropped, it gives its attempt up."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch
 
     def __del__(self) -> None:
-        if not self._exchange.is_over:
-            self._exchange.abandon()
+        if not self._fetch.is_over:
+            self._fetch.abandon()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        next_chunk = self._exchange.next_chunk
+        next_chunk = self._fetch.next_chunk
         while chunk := await next_chunk():
             yield chunk
 
     async def aclose(self) -> None:
         """Give up what has not arrived."""
-        self._exchange.close()
+        self._fetch.close()
 
 
 def _body(request: httpx.Request) -> bytes | Upload | Pieces:

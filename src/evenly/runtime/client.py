@@ -16,21 +16,20 @@ import os
 import random
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context
 from typing import Protocol, final
 
 from evenly.context import job_criticality
-from evenly.core.attempt import Ask, Attempt
+from evenly.core.attempt import Ask
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.balancing.out_of_band import OutOfBand
 from evenly.core.client_task import ClientTask
+from evenly.core.exchange import Ended, Exchange, Park, Requests, Step
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.report import LoadReport
-from evenly.core.request import Reason, Rejection, Request
 from evenly.discovery.target import Discovery, from_target
 from evenly.errors import ConfigError
 from evenly.observe.guard import guarded
@@ -39,15 +38,14 @@ from evenly.runtime.client_config import ClientConfig
 from evenly.runtime.memories import MEMORIES
 from evenly.wire.load_header import parse_load
 
-__all__ = ["ClientRuntime", "Connector", "Waiting", "check_client"]
+__all__ = ["ClientRuntime", "Connector", "check_client"]
 
 _LOGGER = logging.getLogger("evenly.runtime")
-_NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
 _DISCOVERY_RETRY_SECONDS = 5.0
 # After periodic work that raised, and may be due still.
 _WAKE_RETRY_SECONDS = 1.0
 
-GoOn = Callable[[Attempt | Rejection], None]
+GoOn = Callable[[Step], None]
 
 
 class Connector(Protocol):
@@ -64,39 +62,30 @@ class Connector(Protocol):
 
 
 @final
-class Waiting:
-    """Hold a request back: until probes are answered, or until there is a backend for it."""
+class _Waiting:
+    """One request that waits for probes or for a backend, and who is to hear when it goes on."""
 
-    __slots__ = ("_ask", "_go_on", "_left", "_runtime", "_timer", "is_patient", "request")
+    __slots__ = ("_exchange", "_go_on", "_left", "_runtime", "_timer")
 
-    def __init__(
-        self, runtime: ClientRuntime, request: Request, go_on: GoOn, *, is_patient: bool = False
-    ) -> None:
+    def __init__(self, runtime: ClientRuntime, exchange: Exchange, go_on: GoOn) -> None:
         self._runtime = runtime
-        self.request = request
-        self.is_patient = is_patient
-        """Whether it waits on where there is no backend for it: gRPC's wait-for-ready."""
-        self._go_on: GoOn | None = go_on
-        self._ask: Ask | None = None
+        self._exchange = exchange
+        self._go_on = go_on
         self._left = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the request goes on, or was given up."""
-        return self._go_on is None
+    def take(self, step: Step) -> None:
+        """Wait on, or let the request go on."""
+        if isinstance(step, Ask):
+            self._ask(step)
+        elif isinstance(step, Park):
+            self._exchange.on_step = self.take
+        else:
+            self._go_on(step)
 
-    def cancel(self) -> None:
-        """Give the request up; nothing was counted."""
-        self._go_on = None
-        if self._timer is not None:
-            self._timer.cancel()
-        self._runtime.unpark(self)
-
-    def ask(self, ask: Ask) -> None:
+    def _ask(self, ask: Ask) -> None:
         """Send the probes of a question, and go on when all are answered or time is up."""
         runtime = self._runtime
-        self._ask = ask
         self._left = len(ask.views)
         # Where nobody is asked, there is nothing to wait for; but never call back at once.
         seconds = ask.wait_seconds if runtime.config.probe.is_on else 0.0
@@ -104,36 +93,20 @@ class Waiting:
         for backend in ask.backends:
             runtime.prober.probe(backend, self._answered)
 
-    def take(self, answer: Attempt | Ask | Rejection) -> None:
-        """Go on with what `begin` answered."""
-        if isinstance(answer, Ask):
-            self.ask(answer)
-        else:
-            self.go_on(answer)
-
-    def go_on(self, answer: Attempt | Rejection) -> None:
-        """Hand over the answer, unless the request was given up."""
-        go_on, self._go_on = self._go_on, None
-        if go_on is not None:
-            go_on(answer)
-
     def _answered(self) -> None:
         self._left -= 1
         if self._left == 0:
             self._resume()
 
     def _resume(self) -> None:
-        ask, self._ask = self._ask, None
-        if ask is None or self._go_on is None:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
+        timer, self._timer = self._timer, None
+        if timer is None:
+            return  # It went on already.
+        timer.cancel()
         with self._runtime.lock:
-            answer = ask.resume()
-        if self.is_patient and _is_without_backend(answer):
-            self._runtime.park_first(self)
-        else:
-            self.go_on(answer)
+            step = None if self._exchange.is_over else self._exchange.probed()
+        if step is not None:
+            self.take(step)
 
 
 def check_client(target: str | Discovery, config: ClientConfig) -> None:
@@ -168,8 +141,9 @@ class ClientRuntime:
             rng=random.Random(),
             observer=guarded(observer),
         )
-        self.is_discovered = False
-        """Whether there has been a list of backends, or the wait for it is over."""
+        self.requests = Requests(
+            self.task, clock=time.monotonic, patience_seconds=config.patience_seconds
+        )
         self.prober = Prober(self._reported, key=config.probe.key)
         self._discovery = from_target(target)  # It checks that it is one.
         # A discovery is an object, which says nothing about the next one.
@@ -184,12 +158,15 @@ class ClientRuntime:
         self._wake_at = math.inf
         self._wake_errors: set[type[Exception]] = set()
         self._discovery_timer: asyncio.TimerHandle | None = None
-        # In their order; an OrderedDict, because whoever gives up leaves from the middle.
-        self._parked: OrderedDict[Waiting, None] = OrderedDict()
         self._is_unparking = False
         self._backends: dict[str, Backend] = {}
         # What each said last, in its words: a busy backend repeats itself for some milliseconds.
         self._last_loads: dict[str, tuple[object, LoadReport]] = {}
+
+    @property
+    def is_discovered(self) -> bool:
+        """Whether there has been a list of backends, or the wait for it is over."""
+        return self.requests.is_discovered
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -224,9 +201,10 @@ class ClientRuntime:
         if self._watching is not None:
             self._watching.cancel()
         self.abandon()
-        parked, self._parked = self._parked, OrderedDict()
-        for waiting in parked:
-            waiting.go_on(_NO_BACKEND)
+        with self.lock:
+            steps = self.requests.close()
+        for exchange, step in steps:
+            _go_on(exchange, step)
 
     def abandon(self) -> None:
         """Let go of what belongs to no loop, which may be closed: sockets, and what was learnt."""
@@ -244,59 +222,27 @@ class ClientRuntime:
 
     # Requests.
 
-    def begin(
-        self, request: Request, go_on: GoOn, *, is_patient: bool = False
-    ) -> Attempt | Rejection | Waiting:
-        """Begin a request; where it has to wait, `go_on` is called later."""
-        if not self.is_discovered or (is_patient and self._parked):
-            return self.park(request, go_on, is_patient=is_patient)
-        answer = self.task.begin(request)
+    def begin(self, exchange: Exchange) -> Step:
+        """Begin a request.  Where it has to wait for probes or a backend, `hold` it."""
+        step = exchange.begin()
         probes = self.task.take_probes()
         if probes:
             self.probe(probes)
-        if isinstance(answer, Ask):
-            return self.ask(answer, go_on, is_patient=is_patient)
-        if _is_without_backend(answer):
-            self._connect()  # It may have one tried.
-            if is_patient:
-                return self.park(request, go_on, is_patient=True)
-        return answer
+        if isinstance(step, (Ended, Park)):
+            self._connect()  # It may have a backend tried.
+        return step
 
-    def begin_again(self, request: Request, attempt: Attempt) -> Attempt | Rejection:
-        """Begin the next attempt of a request, if there is a backend for it."""
-        answer = self.task.begin(request, attempt)
-        if isinstance(answer, Attempt):
-            return answer
-        if isinstance(answer, Ask):
-            raise TypeError(f"a retry does not ask: {answer!r}")
+    def hold(self, exchange: Exchange, step: Ask | Park, go_on: GoOn) -> None:
+        """Call `go_on` with the next step of a request that waits, unless it is cancelled.
+
+        That is an attempt or its end.
+        """
+        _Waiting(self, exchange, go_on).take(step)
+
+    def follow_up(self) -> None:
+        """Connect where the task says so, and begin what waits, after something has changed."""
         self._connect()
-        return answer
-
-    def ask(self, ask: Ask, go_on: GoOn, *, is_patient: bool = False) -> Waiting:
-        """Probe what a question names, and call `go_on` then."""
-        waiting = Waiting(self, ask.request, go_on, is_patient=is_patient)
-        waiting.ask(ask)
-        return waiting
-
-    def park(self, request: Request, go_on: GoOn, *, is_patient: bool) -> Waiting:
-        """Hold a request back until the backends are known; if patient, until one takes it."""
-        waiting = Waiting(self, request, go_on, is_patient=is_patient)
-        self._parked[waiting] = None
-        return waiting
-
-    def park_first(self, waiting: Waiting) -> None:
-        """Hold a request back again, before all that came after it."""
-        self._parked[waiting] = None
-        self._parked.move_to_end(waiting, last=False)
-
-    def unpark(self, waiting: Waiting) -> None:
-        """Forget a request that was given up."""
-        self._parked.pop(waiting, None)
-
-    def settled(self) -> None:
-        """Act on what changed after an attempt was finished, or something was recorded."""
-        self._connect()
-        if self._parked:
+        if self.requests.parked:
             self._unpark()
 
     def _connect(self) -> None:
@@ -318,7 +264,7 @@ class ClientRuntime:
         """Have a connection opened to a backend that rests: somebody wants to see it stand."""
         with self.lock:
             self.task.demand_one()
-        self.settled()
+        self.follow_up()
 
     def probe(self, backends: Sequence[Backend]) -> None:
         """Probe these in the background, if there are probes."""
@@ -365,19 +311,19 @@ class ClientRuntime:
         """Learn what a health service says of its backend."""
         with self.lock:
             self.task.record_serving(backend, serving=is_serving)
-        self.settled()
+        self.follow_up()
 
     def connection_changed(self, backend: Backend, event: ConnectionEvent) -> None:
         """Learn what became of a connection."""
         with self.lock:
             self.task.record_connection(backend, event)
-        self.settled()
+        self.follow_up()
         self._schedule()
 
     def _reported(self, backend: Backend, report: LoadReport, is_probe: bool) -> None:
         with self.lock:
             self.task.record_report(backend, report, is_probe=is_probe)
-        self.settled()
+        self.follow_up()
 
     # Discovery.
 
@@ -410,9 +356,13 @@ class ClientRuntime:
 
     def _discovered(self) -> None:
         if not self.is_discovered:
-            self.is_discovered = True
-            self._unpark(everyone=True)
-        self.settled()
+            with self.lock:
+                steps = self.requests.discovered()
+                probes = self.task.take_probes()
+            self.probe(probes)
+            for exchange, step in steps:
+                _go_on(exchange, step)
+        self.follow_up()
 
     # Periodic work.
 
@@ -446,48 +396,34 @@ class ClientRuntime:
         with self.lock:
             self.task.wake()
             probes = self.task.take_probes()
-        self.settled()
+        self.follow_up()
         for backend in probes:
             # Health checks: by UDP, and over the connection too where that gets no answer.
             if self._connector is not None and not self.prober.is_answering(backend):
                 self._connector.check(backend)
         self.probe(probes)
 
-    def _unpark(self, *, everyone: bool = False) -> None:
-        """Begin what waits for a backend, in its order, until one has to wait on.
-
-        `everyone`: also what came after that one, because it may not want to wait.
-        """
-        if self._is_unparking or not self.is_discovered:
+    def _unpark(self) -> None:
+        """Begin what waits for a backend, in its order, until one has to wait on."""
+        if self._is_unparking:
             return  # What was begun here has led here again: the loop below goes on.
         self._is_unparking = True
         try:
             # Once round: who is parked again in the meantime waits for the next change.
-            for waiting in list(self._parked) if everyone else self._heads():
-                if not (waiting.is_over or self._begin_parked(waiting) or everyone):
-                    break
+            for _ in range(self.requests.parked):
+                with self.lock:
+                    found = self.requests.next_parked()
+                    probes = self.task.take_probes()
+                self.probe(probes)
+                if found is None:
+                    self._connect()  # It may have a backend tried.
+                    return
+                _go_on(*found)
         finally:
             self._is_unparking = False
 
-    def _heads(self) -> Iterator[Waiting]:
-        for _ in range(len(self._parked)):
-            if self._parked:
-                yield next(iter(self._parked))
 
-    def _begin_parked(self, waiting: Waiting) -> bool:
-        """Begin a request that waits; return False if it has to wait on."""
-        with self.lock:
-            answer = self.task.begin(waiting.request)
-            probes = self.task.take_probes()
-        self.probe(probes)
-        if _is_without_backend(answer):
-            self._connect()
-            if waiting.is_patient:
-                return False
-        self.unpark(waiting)
-        waiting.take(answer)
-        return True
-
-
-def _is_without_backend(answer: Attempt | Ask | Rejection) -> bool:
-    return isinstance(answer, Rejection) and answer.is_for_want_of_backend
+def _go_on(exchange: Exchange, step: Step) -> None:
+    on_step, exchange.on_step = exchange.on_step, None
+    if on_step is not None and (isinstance(step, Ended) or not exchange.is_over):
+        on_step(step)

@@ -12,8 +12,9 @@ import contextlib
 from functools import partial
 from typing import Final, final
 
-from evenly.core.attempt import Attempt
-from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.core.attempt import Ask, Attempt
+from evenly.core.exchange import Connect, Ended, Exchange, Park, Step
+from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.http.connection import BadResponse, Connection, End, Lost, NotSent, Response
 from evenly.http.errors import BodyTooLong, Errors, Phase, local_message
 from evenly.http.outcome import outcome_of
@@ -22,36 +23,34 @@ from evenly.http.pool import Pool
 from evenly.http.reply import TooLong
 from evenly.http.service import LOAD, Link, Service
 from evenly.http.timed import PhaseSeconds, Timed
-from evenly.runtime.client import Waiting
 from evenly.wire import orca
 from evenly.wire.metadata import REJECT_KEY
 
-__all__ = ["Exchange"]
+__all__ = ["Fetch"]
 
-_NO_CONNECTION: Final = Rejection(Reason.NO_BACKEND, retryable=False)
 # Enough for a backend that restarts; one that goes on so is avoided for this request.
 _STALE_MAX: Final = 10
 # A refusal of 99,999 bytes at most is read before it is tried elsewhere.
 _SMALL_DIGITS: Final = 5
 _OK: Final = Outcome.OK
-_RETRY: Final = Next.RETRY
 _READ: Final = Phase.READ
 _REJECT: Final = REJECT_KEY.encode()
 _ORCA: Final = orca.HTTP_KEY.encode()
 
 
 @final
-class Exchange(Timed):
+class Fetch(Timed):
     """Send a request, and again where the core allows it; settle each attempt exactly once."""
 
     __slots__ = (
         "_acquiring",
-        "_attempt",
-        "_begun_later",
+        "_cause",
         "_connection",
         "_current",
         "_error",
         "_errors",
+        "_exchange",
+        "_going_on",
         "_is_expired",
         "_message",
         "_stale",
@@ -87,13 +86,14 @@ class Exchange(Timed):
         self._errors = errors
         if seconds is not None and not isinstance(message.body, bytes):
             message.body.on_phase = self._upload
-        self._attempt: Attempt | None = None
-        """The attempt under way; `None` once it is settled."""
-        self._begun_later: asyncio.Future[Attempt | Rejection | None] | None = None
+        self._exchange = Exchange(service.runtime.requests, request)
+        self._going_on: asyncio.Future[Step] | None = None
         self._acquiring: asyncio.Task[Connection] | None = None
         self._connection: Connection | None = None
         self._current: Response | None = None
         """The response being received."""
+        self._cause: NotSent | None = None
+        """Why nothing could be sent the last time."""
         self._stale = 0
         """Connections that turned out to be closed when they were to be used."""
         self._is_expired = False
@@ -112,33 +112,21 @@ class Exchange(Timed):
 
         Else, the attempt ends with the body: read it by `next_chunk`, or `close` it.
         """
-        service = self._service
-        runtime = service.runtime
-        request = self._request
-        answer: Attempt | Rejection | Waiting | None = runtime.begin(request, self._begun)
-        streams = False
         try:
-            if isinstance(answer, Waiting):
-                answer = await self._wait(answer)
-            while isinstance(answer, Attempt):
-                self._attempt = attempt = answer
-                outcome = await self._send(attempt, is_buffered)
-                if outcome is None:
-                    streams = True
-                    break
-                is_final = outcome is not _OK and not self._can_replay(outcome)
-                if self._finish(outcome, is_final=is_final) is not _RETRY:
-                    break
-                answer = runtime.begin_again(request, attempt)
+            step: Step | None = self._service.runtime.begin(self._exchange)
+            while not (step is None or isinstance(step, Ended)):
+                if isinstance(step, Attempt):
+                    step = await self._send(step, is_buffered)
+                else:
+                    step = await self._wait(step)
         except BaseException:
-            self._finish(Outcome.CANCELLED, is_final=True)
+            self._give_up()
             raise
-        finally:
-            if not streams:
-                self._disarm()
+        if step is not None:
+            self._disarm()
         response = self.response
         if response is None:
-            raise self._failure(answer)
+            raise self._failure(step)
         return response
 
     async def next_chunk(self) -> bytes:
@@ -148,7 +136,7 @@ class Exchange(Timed):
             raise self._failure()  # Once more.
         if self._is_expired:
             raise self._timed_out()
-        if self._attempt is not None:  # Else all is here, and no time can be up.
+        if not self.is_over:  # Else all is here, and no time can be up.
             self._enter(_READ)
         try:
             return await response.next_chunk()
@@ -159,7 +147,7 @@ class Exchange(Timed):
             response.close()
             raise
         finally:
-            if self._attempt is not None:
+            if not self.is_over:
                 self._leave()
 
     def close(self) -> None:
@@ -175,46 +163,39 @@ class Exchange(Timed):
     @property
     def is_over(self) -> bool:
         """Whether nothing is under way."""
-        return self._attempt is None
+        return self._exchange.is_over
 
-    # Beginning.
+    # Waiting.
 
-    async def _wait(self, waiting: Waiting) -> Attempt | Rejection | None:
-        """Wait for probes or for backends; return `None` if time is up."""
-        later: asyncio.Future[Attempt | Rejection | None]
-        self._begun_later = later = self._service.loop.create_future()
+    async def _wait(self, step: Ask | Park) -> Step:
+        """Wait for probes or for a backend."""
+        going_on: asyncio.Future[Step]
+        self._going_on = going_on = self._service.loop.create_future()
         self._enter(Phase.BACKEND)
+        self._service.runtime.hold(self._exchange, step, self._go_on)
         try:
-            answer = await later
-        except BaseException:
-            waiting.cancel()
-            if later.done() and not later.cancelled():
-                # It was begun while we were being cancelled.
-                answer = later.result()
-                self._attempt = answer if isinstance(answer, Attempt) else None
-            raise
+            return await going_on
         finally:
-            self._begun_later = None
-        if answer is None:
-            waiting.cancel()
-            self._error = self._timed_out()
-        return answer
+            self._going_on = None
 
-    def _begun(self, answer: Attempt | Rejection) -> None:
-        later = self._begun_later
-        if later is not None and not later.done():
-            later.set_result(answer)
-        elif isinstance(answer, Attempt):
-            answer.finish(Outcome.CANCELLED, is_final=True)  # Its caller is being cancelled.
-            self._service.runtime.settled()
+    def _go_on(self, step: Step) -> None:
+        going_on = self._going_on
+        if going_on is not None and not going_on.done():
+            going_on.set_result(step)  # Else its caller is being cancelled, and gives it up.
+
+    def _give_up(self) -> None:
+        self._disarm()
+        self._connection = self._current = None
+        self._exchange.cancel()
+        self._service.runtime.follow_up()
 
     # One attempt.
 
-    async def _send(self, attempt: Attempt, is_buffered: bool) -> Outcome | None:
-        """Return how the attempt ended, or `None` if that is for its body to show."""
+    async def _send(self, attempt: Attempt, is_buffered: bool) -> Step | None:
+        """Return what to do next; `None`: the rest is for the reader of the body."""
         service = self._service
         link = service.link_for(attempt)
-        if link is None or self._is_expired:
+        if link is None:
             return self._not_sent(None)
         message = self._message
         head = message.head(self._request, attempt.number, service.loop.time(), link.host)
@@ -222,7 +203,10 @@ class Exchange(Timed):
         is_old = connection is not None
         try:
             if connection is None:
-                connection = await self._acquire(link)
+                acquired = await self._acquire(link)
+                if not isinstance(acquired, Connection):
+                    return acquired
+                connection = acquired
             self._connection = connection
             try:
                 self._enter(_READ)
@@ -238,17 +222,23 @@ class Exchange(Timed):
             return self._not_sent(error)
         except Lost as error:
             self._sent(attempt)
-            return self._lost(error)
+            return self._ended(self._lost(error))
         self._sent(attempt)
+        return await self._received(attempt, response, is_buffered)
+
+    async def _received(
+        self, attempt: Attempt, response: Response, is_buffered: bool
+    ) -> Attempt | Ended | None:
         self._current = response
         self.outcome = outcome = self._heard(attempt, response)
         # A refusal may be tried elsewhere, and a new connection costs more than to read it.
         if is_buffered or (outcome.is_rejection and _is_small(response)):
-            return await self._read(response, outcome, self.body_max_bytes if is_buffered else None)
+            most = self.body_max_bytes if is_buffered else None
+            return self._ended(await self._read(response, outcome, most))
         self.response = response
         self._leave()
-        service.runtime.settled()
-        response.on_end = self._ended
+        self._service.runtime.follow_up()
+        response.on_end = self._body_ended
         return None
 
     async def _read(self, response: Response, outcome: Outcome, most: int | None) -> Outcome:
@@ -288,41 +278,46 @@ class Exchange(Timed):
         has_deadline = self._request.deadline_at is not None
         return outcome_of(status, response, is_reported=is_reported, has_deadline=has_deadline)
 
-    async def _acquire(self, link: Link) -> Connection:
+    async def _acquire(self, link: Link) -> Connection | Step:
         """Wait for a connection, but not longer than need be where another backend has one."""
         self._enter(Phase.CONNECT)
-        service = self._service
-        pool = link.pool
-        patience = service.runtime.config.patience_seconds
-        self._acquiring = acquiring = service.loop.create_task(pool.acquire())
+        loop = self._service.loop
+        wait = self._exchange.connect()
+        self._acquiring = acquiring = loop.create_task(link.pool.acquire())
         try:
             while not acquiring.done():
-                await asyncio.wait((acquiring,), timeout=patience)
-                if not acquiring.done() and service.is_ready_without(link):
-                    raise NotSent(f"no connection to {link.backend} within {patience} s")
-            if self._is_expired:
-                raise NotSent("time was up")
-            return acquiring.result()
+                await asyncio.wait((acquiring,), timeout=max(0.0, wait.until - loop.time()))
+                if self._is_expired:
+                    raise NotSent("time was up")
+                if not acquiring.done():
+                    step = self._exchange.waited()
+                    if not isinstance(step, Connect):
+                        self._cause = NotSent(f"no connection to {link.backend} in time")
+                        self._service.runtime.follow_up()
+                        _abandon(link.pool, acquiring)
+                        return step
+                    wait = step
+            connection = acquiring.result()
         except BaseException:
-            acquiring.add_done_callback(partial(_give_back, pool))
-            acquiring.cancel()
+            _abandon(link.pool, acquiring)
             raise
         finally:
             self._acquiring = None
+        self._exchange.connected()
+        return connection
 
     # Ending.
 
-    def _finish(self, outcome: Outcome, *, is_final: bool) -> Next:
-        attempt, self._attempt = self._attempt, None
+    def _ended(self, outcome: Outcome) -> Attempt | Ended:
+        """Say how an attempt ended that was sent; return what to do next."""
         self._connection = self._current = None
-        if attempt is None:
-            return Next.DONE
-        verdict = attempt.finish(outcome, is_final=is_final)
-        self._service.runtime.settled()
-        return verdict
+        is_final = outcome is not _OK and not self._can_replay(outcome)
+        step = self._exchange.ended(outcome, is_final=is_final)
+        self._service.runtime.follow_up()
+        return step
 
-    def _ended(self, end: End) -> None:
-        """Settle an attempt whose body the caller reads."""
+    def _body_ended(self, end: End) -> None:
+        """Say how an attempt ended whose body the caller reads."""
         self._disarm()
         self.keeper = None
         if end is End.COMPLETE:
@@ -331,7 +326,9 @@ class Exchange(Timed):
             outcome = Outcome.TIMEOUT
         else:
             outcome = Outcome.LOST if end is End.LOST else Outcome.CANCELLED
-        self._finish(outcome, is_final=True)
+        self._connection = self._current = None
+        self._exchange.ended(outcome, is_final=True)
+        self._service.runtime.follow_up()
 
     def _can_replay(self, outcome: Outcome) -> bool:
         """Return whether the request may be sent again after an attempt that ended so."""
@@ -343,15 +340,17 @@ class Exchange(Timed):
             return response is not None and response.get(_REJECT) is not None
         return True
 
-    def _not_sent(self, error: NotSent | None) -> Outcome:
-        if self.attempts == 0:  # Else, what was heard of an earlier attempt stands.
-            if self._is_expired:
-                self._error = self._timed_out()
-            else:
-                message = f"no connection could be had; nothing was sent to {self._service.name}"
-                self._error = self._errors.refused_here(_NO_CONNECTION, f"{message} (local)")
-            self._error.__cause__ = error
-        return Outcome.NOT_SENT
+    def _not_sent(self, error: NotSent | None) -> Step:
+        """Say that nothing of an attempt was sent; return what to do next."""
+        self._connection = None
+        self._cause = error
+        exchange = self._exchange
+        if self._is_expired:
+            step: Step = exchange.expire()
+        else:
+            step = exchange.not_sent(is_final=not self._message.can_replay)
+        self._service.runtime.follow_up()
+        return step
 
     def _lost(self, error: Lost) -> Outcome:
         self.response = None
@@ -375,19 +374,27 @@ class Exchange(Timed):
             self._phase, f"{where}: time was up while waiting for {self._phase.value}"
         )
 
-    def _failure(self, answer: object = None) -> Exception:
-        if self._error is None and isinstance(answer, Rejection):
-            message = local_message(answer, self._request, self._service.name)
-            self._error = self._errors.refused_here(answer, message)
+    def _failure(self, step: Step | None = None) -> Exception:
+        if self._error is None and isinstance(step, Ended) and step.rejection is not None:
+            self._error = self._refused(step.rejection)
         if self._error is None:
-            raise RuntimeError("an exchange ended without a response and without an error")
+            raise RuntimeError("a request ended without a response and without an error")
         return self._error
+
+    def _refused(self, rejection: Rejection) -> Exception:
+        if rejection.reason is Reason.EXPIRED and self._is_expired:
+            error = self._timed_out()
+        else:
+            message = local_message(rejection, self._request, self._service.name)
+            error = self._errors.refused_here(rejection, message)
+        error.__cause__ = self._cause
+        return error
 
     # Time.
 
     def _upload(self, phase: Phase | None) -> None:
         """Learn what a body that is made while it is sent waits for."""
-        if self._current is not None or self._attempt is None:
+        if self._current is not None or self._connection is None:
             return  # The response came first.
         if phase is None:
             self._leave()  # It takes its time.
@@ -397,10 +404,10 @@ class Exchange(Timed):
     def _expire(self) -> None:
         """Break off whatever is under way."""
         self._is_expired = True
-        later = self._begun_later
-        if later is not None:
-            if not later.done():
-                later.set_result(None)
+        going_on = self._going_on
+        if going_on is not None:
+            if not going_on.done():
+                going_on.set_result(self._exchange.expire())
         elif self._acquiring is not None:
             self._acquiring.cancel()
         elif self._current is not None:
@@ -413,6 +420,11 @@ def _is_small(response: Response) -> bool:
     """Return whether a body is to be waited for: it has a length, and one of a refusal."""
     length = response.get(b"content-length")
     return length is not None and len(length) <= _SMALL_DIGITS
+
+
+def _abandon(pool: Pool, acquiring: asyncio.Task[Connection]) -> None:
+    acquiring.add_done_callback(partial(_give_back, pool))
+    acquiring.cancel()
 
 
 def _give_back(pool: Pool, acquiring: asyncio.Task[Connection]) -> None:

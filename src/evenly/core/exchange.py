@@ -1,0 +1,352 @@
+"""The life of one request on the calling side: told what happened, it answers what to do next.
+
+Every transport, and the simulator, drives this and decides nothing itself.  It is a loop around
+steps:
+
+    Attempt    send it to its backend; then `ended`, or `not_sent` if nothing left this process.
+               Where its connection is still being opened, `connect` first
+    Ask        probe its backends, hand their answers to the client task; then `probed`
+    Connect    wait for the connection; then `connected`, or `not_sent` if it cannot be had, or
+               `waited` when `until` has passed
+    Park       wait for a backend; `Requests` says when it goes on, and how
+    Ended      hand the end up
+
+A deadline that passes is told by `expire`, and a caller that gives up by `cancel`, at any time.
+
+SRE book, chapter 21, "Deciding to Retry", and gRPC's wait-for-ready.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+from evenly.core.attempt import Ask, Attempt
+from evenly.core.client_task import ClientTask
+from evenly.core.clock import Clock
+from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.errors import UsageError
+
+__all__ = ["Connect", "Ended", "Exchange", "Park", "Requests", "Step"]
+
+_EXPIRED: Final = Rejection(Reason.EXPIRED, retryable=False)
+_NO_BACKEND: Final = Rejection(Reason.NO_BACKEND, retryable=False)
+_NO_CONNECTION: Final = Rejection(Reason.NO_CONNECTION, retryable=False)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Wait for the connection to an attempt's backend, until an instant at most."""
+
+    attempt: Attempt
+    until: float
+
+
+@final
+class Park:
+    """Wait for a backend."""
+
+    __slots__ = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Say how a request ended: one of the two is set."""
+
+    outcome: Outcome | None
+    """How the last attempt ended that was sent; its answer or failure is the request's."""
+    rejection: Rejection | None = None
+    """Why no attempt was sent."""
+
+
+Step = Attempt | Ask | Park | Ended
+
+_PARK: Final = Park()
+_ENDED: Final = {outcome: Ended(outcome) for outcome in Outcome}
+
+
+@final
+class _State(enum.Enum):
+    NEW = "not begun"
+    ASKING = "waiting for probes"
+    PARKED = "waiting for a backend"
+    CONNECTING = "waiting for a connection"
+    SENDING = "being sent"
+    OVER = "over"
+
+
+@final
+class Requests:
+    """Hold what the requests of one client task share: patience, and the line of those that wait.
+
+    Before the backends are known every request waits.  After that only those wait that are patient
+    and find no backend, and nobody overtakes them.
+    """
+
+    __slots__ = ("_clock", "_is_discovered", "_parked", "_patience_seconds", "task")
+
+    def __init__(
+        self,
+        task: ClientTask,
+        *,
+        clock: Clock,
+        patience_seconds: float,
+        is_discovered: bool = False,
+    ) -> None:
+        self.task = task
+        self._clock = clock
+        self._patience_seconds = patience_seconds
+        self._is_discovered = is_discovered
+        # In their order; an OrderedDict, because whoever gives up leaves from the middle.
+        self._parked: OrderedDict[Exchange, None] = OrderedDict()
+
+    @property
+    def is_discovered(self) -> bool:
+        """Whether there has been a list of backends, or the wait for it is over."""
+        return self._is_discovered
+
+    @property
+    def parked(self) -> int:
+        """How many requests wait for a backend."""
+        return len(self._parked)
+
+    def discovered(self) -> list[tuple[Exchange, Step]]:
+        """Learn that the backends are known; return who goes on, and how."""
+        self._is_discovered = True
+        steps = [(exchange, exchange.backends_changed()) for exchange in list(self._parked)]
+        return [(exchange, step) for exchange, step in steps if not isinstance(step, Park)]
+
+    def next_parked(self) -> tuple[Exchange, Step] | None:
+        """Return the first in line and how it goes on, or `None` if it has to wait on.
+
+        Ask again until then, after whatever may have made room for a request.
+        """
+        if self._is_discovered:
+            for exchange in self._parked:
+                step = exchange.backends_changed()
+                return None if isinstance(step, Park) else (exchange, step)
+        return None
+
+    def close(self) -> list[tuple[Exchange, Step]]:
+        """End those that wait; return them with their ends."""
+        return [(exchange, exchange.no_backend()) for exchange in list(self._parked)]
+
+    # For exchanges.
+
+    def patience_ends_at(self) -> float:
+        """Return until when a request waits for a connection before it looks elsewhere."""
+        return self._clock() + self._patience_seconds
+
+    def park(self, exchange: Exchange, *, is_first: bool) -> Park:
+        """Line a request up; first, if it was begun before all that wait."""
+        self._parked[exchange] = None
+        if is_first:
+            self._parked.move_to_end(exchange, last=False)
+        return _PARK
+
+    def must_wait(self, *, is_patient: bool) -> bool:
+        """Return whether a new request waits before it is begun."""
+        return not self._is_discovered or (is_patient and bool(self._parked))
+
+    def leave(self, exchange: Exchange) -> None:
+        """Take a request out of the line."""
+        self._parked.pop(exchange, None)
+
+
+@final
+class Exchange:
+    """One request, from its call site to its end: each attempt is begun and finished here, once."""
+
+    __slots__ = (
+        "_ask",
+        "_is_patient",
+        "_requests",
+        "_state",
+        "attempt",
+        "on_step",
+        "outcome",
+        "request",
+    )
+
+    def __init__(
+        self,
+        requests: Requests,
+        request: Request,
+        is_patient: bool = False,
+    ) -> None:
+        """`is_patient`: where there is no backend it waits for one, as gRPC's wait-for-ready."""
+        self._requests = requests
+        self._is_patient = is_patient
+        self._state = _State.NEW
+        self._ask: Ask | None = None
+        self.request = request
+        self.on_step: Callable[[Step], None] | None = None
+        """While it is parked: what its driver calls when it goes on."""
+        self.attempt: Attempt | None = None
+        """The attempt under way: begun, and not finished."""
+        self.outcome: Outcome | None = None
+        """How the last attempt ended that was sent.  It stands where no other can be sent."""
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self._state.value}, {self.attempt!r}>"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended or was cancelled."""
+        return self._state is _State.OVER
+
+    def begin(self) -> Step:
+        """Begin, once."""
+        if self._state is not _State.NEW:
+            raise UsageError(f"begin(): this request has been begun already: {self!r}")
+        requests = self._requests
+        if requests.must_wait(is_patient=self._is_patient):
+            self._state = _State.PARKED
+            return requests.park(self, is_first=False)
+        return self._go_on(requests.task.begin(self.request))
+
+    def probed(self) -> Step:
+        """Go on: the probes were answered, or time for them is up."""
+        ask, self._ask = self._ask, None
+        if ask is None:
+            raise self._misused("probed")
+        return self._go_on(ask.resume())
+
+    def connect(self) -> Connect:
+        """Learn that the attempt's connection is being opened, so that it has to wait."""
+        attempt = self.attempt
+        if attempt is None or self._state is not _State.SENDING:
+            raise self._misused("connect")
+        self._state = _State.CONNECTING
+        return Connect(attempt, self._requests.patience_ends_at())
+
+    def connected(self) -> Attempt:
+        """Go on: the connection stands."""
+        attempt = self.attempt
+        if attempt is None or self._state is not _State.CONNECTING:
+            raise self._misused("connected")
+        self._state = _State.SENDING
+        return attempt
+
+    def waited(self) -> Step | Connect:
+        """Go elsewhere, if a connection stands there: this one may never come to stand."""
+        attempt = self.attempt
+        if attempt is None or self._state is not _State.CONNECTING:
+            raise self._misused("waited")
+        if self._requests.task.is_connected_without(attempt):
+            return self.not_sent()
+        return Connect(attempt, self._requests.patience_ends_at())
+
+    def backends_changed(self) -> Step:
+        """Look again whether there is a backend, and leave the line if there is."""
+        if self._state is not _State.PARKED:
+            raise self._misused("backends_changed")
+        answer = self._requests.task.begin(self.request)
+        if self._is_patient and isinstance(answer, Rejection) and answer.is_for_want_of_backend:
+            return _PARK
+        self._requests.leave(self)
+        return self._go_on(answer)
+
+    def no_backend(self) -> Ended:
+        """End, because there will be no backend to wait for."""
+        if self._state is not _State.PARKED:
+            raise self._misused("no_backend")
+        return self._end(_NO_BACKEND)
+
+    def not_sent(self, *, is_final: bool = False) -> Step:
+        """Learn that nothing of the attempt left this process: it is sent elsewhere, if it can be.
+
+        `is_final` says that the request cannot be sent again.
+        """
+        attempt = self.attempt
+        if attempt is None:
+            raise self._misused("not_sent")
+        again = self._finish(attempt, Outcome.NOT_SENT, is_final=is_final)
+        if again is not None:
+            return again
+        if self._is_patient and self.outcome is None and not is_final:
+            return self._park_first()  # It came before all that wait.
+        return self._end(_NO_CONNECTION)
+
+    def ended(self, outcome: Outcome, *, is_final: bool = False) -> Attempt | Ended:
+        """Learn how the attempt ended, once it was sent; there may be another one.
+
+        `is_final` says that the request cannot be sent again: its caller has seen a part of the
+        response or gave up, or a part of its body is gone.
+        """
+        attempt = self.attempt
+        if attempt is None or self._state is not _State.SENDING:
+            raise self._misused("ended")
+        self.outcome = outcome
+        again = self._finish(attempt, outcome, is_final=is_final)
+        if again is not None:
+            return again
+        self._state = _State.OVER
+        return _ENDED[outcome]
+
+    def expire(self) -> Ended:
+        """End, because the deadline has passed."""
+        if self.is_over:
+            raise self._misused("expire")
+        attempt = self.attempt
+        if attempt is not None:
+            is_sent = self._state is _State.SENDING
+            if is_sent:
+                self.outcome = Outcome.TIMEOUT
+            self._finish(attempt, Outcome.TIMEOUT if is_sent else Outcome.NOT_SENT, is_final=True)
+        return self._end(_EXPIRED)
+
+    def cancel(self) -> None:
+        """End, because the caller gave up.  If it is over, nothing happens."""
+        if self.is_over:
+            return
+        attempt = self.attempt
+        if attempt is not None:
+            self._finish(attempt, Outcome.CANCELLED, is_final=True)
+        self._leave()
+
+    def _go_on(self, answer: Attempt | Ask | Rejection) -> Step:
+        if isinstance(answer, Attempt):
+            self._state = _State.SENDING
+            self.attempt = answer
+            return answer
+        if isinstance(answer, Ask):
+            self._state = _State.ASKING
+            self._ask = answer
+            return answer
+        if self._is_patient and answer.is_for_want_of_backend:
+            return self._park_first()
+        return self._end(answer)
+
+    def _finish(self, attempt: Attempt, outcome: Outcome, *, is_final: bool) -> Attempt | None:
+        """Finish the attempt under way; return the next, if there is one."""
+        self.attempt = None
+        if attempt.finish(outcome, is_final=is_final) is Next.RETRY:
+            answer = self._requests.task.begin(self.request, attempt)
+            if isinstance(answer, Attempt):
+                self._state = _State.SENDING
+                self.attempt = answer
+                return answer
+        return None
+
+    def _park_first(self) -> Park:
+        self._state = _State.PARKED
+        return self._requests.park(self, is_first=True)
+
+    def _end(self, rejection: Rejection) -> Ended:
+        """End a request that is not sent now.  What was sent before and failed stands."""
+        self._leave()
+        return Ended(None, rejection) if self.outcome is None else _ENDED[self.outcome]
+
+    def _leave(self) -> None:
+        self._requests.leave(self)
+        self._ask = None
+        self._state = _State.OVER
+
+    def _misused(self, verb: str) -> UsageError:
+        return UsageError(f"{verb}(): not now: {self!r}")
