@@ -13,8 +13,9 @@ from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.client_task import ClientTask
+from evenly.core.exchange import Connect, Exchange, Park, Requests, Step
 from evenly.core.report import LoadReport
-from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.core.request import Outcome, Reason, Request
 from evenly.sim.costs import cost_drawer
 from evenly.sim.job import Call, Job
 from evenly.sim.lame_ducks import LameDucks
@@ -28,6 +29,8 @@ __all__ = ["Client"]
 
 # How long a client task waits for a connection that nobody refuses or accepts.
 _CONNECT_SECONDS = 1.0
+# How long a request waits for a connection before it looks for another: the default of transports.
+_PATIENCE_SECONDS = 0.25
 
 
 @final
@@ -60,6 +63,13 @@ class Client:
             rng=stage.rng(f"{name}/task"),
             observer=stage.observer,
         )
+        self._requests = Requests(
+            self.task,
+            clock=stage.events.clock,
+            patience_seconds=_PATIENCE_SECONDS,
+            is_discovered=True,
+        )
+        self._is_patient = stage.scenario.workload.wait_for_ready
         self._open: dict[str, bool] = {}  # By address: True for open, False for connecting.
         self._tries: dict[str, int] = {}  # How often it has connected to each.
         self._parked: dict[str, list[Job]] = {}
@@ -93,26 +103,30 @@ class Client:
         self._checkers.begun()
         if request.deadline_at is not None:
             self._watch(call, request.deadline_at)
-        answer = self.task.begin(request)
+        exchange = call.exchange = Exchange(self._requests, request, self._is_patient)
+        step = exchange.begin()
         self._probe(self.task.take_probes())
-        if isinstance(answer, Ask):
-            wait = Wait(self._events, call, answer, self._go_on)
-            for backend in answer.backends:
-                self._send_probe(backend, wait)
-        else:
-            self._go_on(call, answer)
+        self._go_on(call, exchange, step)
 
-    def _go_on(self, call: Call, answer: Attempt | Ask | Rejection) -> None:
-        if isinstance(answer, Attempt):
-            self._send(call, answer)
-        elif isinstance(answer, Rejection):
-            if answer.reason is Reason.THROTTLED:
+    def _go_on(self, call: Call, exchange: Exchange, step: Step) -> None:
+        if isinstance(step, Attempt):
+            self._send(call, exchange, step)
+        elif isinstance(step, Ask):
+            wait = Wait(self._events, exchange, step, partial(self._go_on, call, exchange))
+            for backend in step.backends:
+                self._send_probe(backend, wait)
+        elif isinstance(step, Park):
+            exchange.on_step = partial(self._go_on, call, exchange)
+            self._connect()  # It may have a backend tried.
+        elif step.outcome is not None:
+            self._end(call, step.outcome)
+        elif step.rejection is not None:
+            reason = step.rejection.reason
+            if reason is Reason.THROTTLED:
                 self._recorder.second.throttled += 1
-            elif answer.reason is Reason.NO_BACKEND:
+            elif reason is Reason.NO_BACKEND:
                 self._connect()  # It may have one tried.
-            self._end(call, answer.reason)
-        else:
-            raise TypeError(f"a request may ask once: {answer!r}")
+            self._end(call, reason)
 
     def _end(self, call: Call, end: Outcome | Reason) -> None:
         self._checkers.ended(self._events.now, twice=call.is_over)
@@ -131,7 +145,7 @@ class Client:
                 seconds += self._network.config.resend_seconds
         return seconds
 
-    def _send(self, call: Call, attempt: Attempt) -> None:
+    def _send(self, call: Call, exchange: Exchange, attempt: Attempt) -> None:
         address = attempt.view.backend.address
         machine = self.fleet.machines_by_address[address]
         now = self._events.now
@@ -155,7 +169,23 @@ class Client:
             job.outcome = Outcome.NOT_SENT
             self._events.after(0.0, job.come_back)
         else:
+            job.is_parked = True
             self._parked.setdefault(address, []).append(job)
+            self._wait(job, exchange, exchange.connect())
+
+    def _wait(self, job: Job, exchange: Exchange, wait: Connect) -> None:
+        """Look again for another connection when patience ends."""
+        self._events.at(wait.until, partial(self._waited, job, exchange))
+
+    def _waited(self, job: Job, exchange: Exchange) -> None:
+        if job.call.job is not job or not job.is_parked:
+            return  # It was dispatched, or given up.
+        step = exchange.waited()
+        if isinstance(step, Connect):
+            self._wait(job, exchange, step)
+        else:
+            job.outcome = Outcome.NOT_SENT
+            self._moved_on(job, exchange, step)
 
     def _dispatch(self, job: Job) -> None:
         """Put an attempt on its way."""
@@ -166,25 +196,27 @@ class Client:
     def came_back(self, job: Job) -> None:
         """Receive a response, unless the call was given up meanwhile."""
         call = job.call
-        if call.job is not job or job.outcome is None or job.attempt is None:
+        exchange = call.exchange
+        if call.job is not job or job.outcome is None or exchange is None:
             return
         if job.outcome is not Outcome.NOT_SENT and not self._passes(job.machine):
             return
-        task = self.task
         if job.report is not None:
             self._record(job.machine, job.report)
         outcome = job.outcome
         if outcome.is_rejection:
             self._recorder.second.rejected += 1
-        verdict = job.attempt.finish(outcome)
+        step = exchange.not_sent() if outcome is Outcome.NOT_SENT else exchange.ended(outcome)
+        self._moved_on(job, exchange, step)
+
+    def _moved_on(self, job: Job, exchange: Exchange, step: Step) -> None:
+        """Do what is to be done after an attempt."""
+        call = job.call
         self._connect()
-        answer = task.begin(call.request, job.attempt) if verdict is Next.RETRY else None
-        if outcome is Outcome.NOT_SENT and call.attempts > 1 and not isinstance(answer, Attempt):
+        is_unsent = job.outcome is Outcome.NOT_SENT
+        if is_unsent and call.attempts > 1 and not isinstance(step, Attempt):
             self._checkers.never_sent(self.name)
-        if answer is None:
-            self._end(call, outcome)
-        else:
-            self._go_on(call, answer)
+        self._go_on(call, exchange, step)
 
     def heard(self, backend: Backend, report: LoadReport) -> None:
         """Receive what a backend says unasked, if it gets through."""
@@ -207,9 +239,12 @@ class Client:
             return
         self.task.record_connection(machine.backend, event)
         for job in self._parked.pop(address, ()):
-            if job.call.job is not job:
+            exchange = job.call.exchange
+            if job.call.job is not job or exchange is None:
                 continue  # It was given up.
+            job.is_parked = False
             if event is ConnectionEvent.OPENED:
+                exchange.connected()
                 self._dispatch(job)
             else:
                 job.outcome = Outcome.NOT_SENT
@@ -243,6 +278,19 @@ class Client:
             tries = self._tries[backend.address] = self._tries.get(backend.address, 0) + 1
             give_up = partial(self._give_up_connecting, machine, tries)
             self._events.after(_CONNECT_SECONDS, give_up)
+        if self._requests.parked:
+            self._unpark()
+
+    def _unpark(self) -> None:
+        """Begin what waits for a backend, in its order, until one has to wait on."""
+        for _ in range(self._requests.parked):
+            found = self._requests.next_parked()
+            self._probe(self.task.take_probes())
+            if found is None:
+                return
+            exchange, step = found
+            if exchange.on_step is not None:
+                exchange.on_step(step)
 
     def _give_up_connecting(self, machine: Machine, tries: int) -> None:
         address = machine.backend.address
@@ -326,8 +374,7 @@ class Client:
                 self._expire(call)
 
     def _expire(self, call: Call) -> None:
-        job = call.job
         call.job = None
-        if job is not None and job.attempt is not None:
-            job.attempt.finish(Outcome.TIMEOUT)
+        if call.exchange is not None:
+            call.exchange.expire()
         self._end(call, Outcome.TIMEOUT)

@@ -119,6 +119,7 @@ def _draw_workload(luck: Luck) -> WorkloadConfig:
         timeout_seconds=luck.magnitude(0.2, 10.0),
         idempotent=luck.chance(0.5),
         bursts=bursts,
+        wait_for_ready=luck.chance(0.2),
     )
 
 

@@ -9,6 +9,7 @@ from evenly.core.attempt import Attempt
 from evenly.core.backend_task import Admission
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.membership import ConnectionEvent
+from evenly.core.exchange import Exchange
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Request
 from evenly.sim.recorder import Second
@@ -47,6 +48,7 @@ class Call:
         "begun_at",
         "caller",
         "cost_seconds",
+        "exchange",
         "is_over",
         "job",
         "on_end",
@@ -72,6 +74,8 @@ class Call:
         self.second = second
         self.attempts = 0
         """How many were begun; one that could not be sent is the same elsewhere."""
+        self.exchange: Exchange | None = None
+        """What decides about it; `None` where an oracle does."""
         self.job: Job | None = None
         """The attempt under way."""
         self.is_over = False
@@ -87,6 +91,7 @@ class Job:
         "call",
         "cpu_seconds",
         "ends_at",
+        "is_parked",
         "is_second_half",
         "left_seconds",
         "machine",
@@ -106,6 +111,8 @@ class Job:
         self.report: LoadReport | None = None
         self.process: Process | None = None
         self.admission: Admission | None = None
+        self.is_parked = False
+        """Whether it waits for its connection."""
         self.is_second_half = False
         self.left_seconds = 0.0
         """CPU seconds at speed 1 that this turn on a CPU needs."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, final
 
-from evenly.core.attempt import Ask, Attempt
+from evenly.core.attempt import Ask
+from evenly.core.exchange import Exchange, Step
 from evenly.core.report import LoadReport
-from evenly.core.request import Rejection
 from evenly.sim.events import Events
-from evenly.sim.job import Call
 from evenly.sim.machine import Machine
 
 __all__ = ["Probe", "Prober", "Wait"]
@@ -54,19 +53,15 @@ class Probe:
 class Wait:
     """Hold a request back until its probes are answered, or long enough."""
 
-    __slots__ = ("_ask", "_call", "_go_on", "_left")
+    __slots__ = ("_exchange", "_go_on", "_is_over", "_left")
 
     def __init__(
-        self,
-        events: Events,
-        call: Call,
-        ask: Ask,
-        go_on: Callable[[Call, Attempt | Rejection], None],
+        self, events: Events, exchange: Exchange, ask: Ask, go_on: Callable[[Step], None]
     ) -> None:
-        self._call = call
-        self._ask: Ask | None = ask
+        self._exchange = exchange
         self._go_on = go_on
         self._left = len(ask.views)
+        self._is_over = False
         events.after(ask.wait_seconds, self._resume)
 
     def answered(self) -> None:
@@ -76,8 +71,7 @@ class Wait:
             self._resume()
 
     def _resume(self) -> None:
-        ask = self._ask
-        if ask is not None:
-            self._ask = None
-            if not self._call.is_over:  # Its deadline may have passed meanwhile.
-                self._go_on(self._call, ask.resume())
+        if not self._is_over:
+            self._is_over = True
+            if not self._exchange.is_over:  # Its deadline may have passed meanwhile.
+                self._go_on(self._exchange.probed())

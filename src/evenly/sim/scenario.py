@@ -85,6 +85,8 @@ class WorkloadConfig:
     timeout_seconds: float = 10.0
     """How long a request may take before its caller gives it up."""
     idempotent: bool = False
+    wait_for_ready: bool = False
+    """Where there is no backend, requests wait for one until their time-out."""
     bursts: BurstConfig | None = None
 
     def __post_init__(self) -> None:
