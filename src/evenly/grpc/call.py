@@ -18,13 +18,13 @@ import grpc
 import grpc.aio
 
 from evenly.core.attempt import Attempt
-from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.core.exchange import Connect, Ended, Exchange, Step
+from evenly.core.request import Outcome, Rejection, Request
 from evenly.grpc.call_options import options_of
 from evenly.grpc.connection import Connection, State
 from evenly.grpc.errors import local_status, refused_by_backend, refused_here
 from evenly.grpc.refusal import REFUSAL, Nowhere
 from evenly.grpc.sending import Sending, at_once, error_of, status_of
-from evenly.runtime.client import Waiting
 
 if TYPE_CHECKING:
     from evenly.grpc.multicallable import Method
@@ -37,9 +37,6 @@ Given = tuple[Any, grpc.CallCredentials | None, grpc.Compression | None]
 
 _OK = grpc.StatusCode.OK
 _CANCELLED = grpc.StatusCode.CANCELLED
-_NO_CONNECTION = Rejection(Reason.NO_BACKEND, retryable=False)
-_EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
-_NOTHING_SENT = "evenly: the connection could not be had; nothing was sent (local)"
 _REFUSED = "evenly: gRPC refused the call (local)"
 _CANCELLED_HERE = "Locally cancelled by application!"
 
@@ -61,15 +58,12 @@ class AnyCall:
     """gRPC's call of the attempt under way, or of the last one."""
     _failed: tuple[Any, Any, Any] | None = None
     """`_inner`, `backend` and `seen` of the one before, to stand if the next cannot be sent."""
-    _attempt: Attempt | None = None
-    """The attempt under way."""
     _sending: Sending | None = None
     seen: grpc.aio.AioRpcError | None = None
     """How a call that sends a stream ended, well or not: gRPC does not remember it well."""
     raised: Exception | None = None
     """What an interceptor raised, instead of a call."""
     _outcome: Outcome | None = None
-    _waiting: Waiting | None = None
     _timer: asyncio.TimerHandle | None = None
     _changed: asyncio.Future[None] | None = None
     _callbacks: tuple[Callable[[Any], None], ...] = ()
@@ -105,15 +99,11 @@ class AnyCall:
         self._given = given
         # An attempt may be sent later and from elsewhere; what runs in it belongs to the caller.
         self._context = copy_context()
-        self._is_patient = is_patient
         method.channel.call_begun(self)
-        answer = self._service.runtime.begin(request, self._go_on, is_patient=is_patient)
-        if isinstance(answer, Waiting):
-            self._wait(answer)
-        else:
-            self._go_on(answer)
-            if self._error is not None:
-                raise self._error
+        self._exchange = Exchange(service.runtime.requests, request, is_patient)
+        self._go_on(service.runtime.begin(self._exchange))
+        if self._error is not None:
+            raise self._error
 
     # What a user can ask and do.
 
@@ -143,10 +133,8 @@ class AnyCall:
             if self._sending is not None:
                 self._sending.hurry(self._inner)
             return is_cancelled or self._status is not None
-        if self._waiting is not None:
-            self._waiting.cancel()
-        elif self._attempt is not None:
-            self._finish_unsent(self._attempt, Outcome.CANCELLED)
+        self._exchange.cancel()
+        self._service.runtime.follow_up()
         self._end(_CANCELLED, _CANCELLED_HERE)
         return True
 
@@ -224,10 +212,6 @@ class AnyCall:
         """Begin gRPC's own call on a connection."""
         raise NotImplementedError
 
-    def _wait(self, waiting: Waiting) -> None:
-        self._waiting = waiting
-        self._watch_deadline()
-
     def _watch_deadline(self) -> None:
         """Keep the deadline while gRPC, which keeps it otherwise, has no call yet."""
         deadline_at = self._request.deadline_at
@@ -235,39 +219,54 @@ class AnyCall:
             self._timer = self._service.runtime.loop.call_at(deadline_at, self._expire)
 
     def _expire(self) -> None:
-        if self._inner is not None or self._is_over:
-            return
-        if self._waiting is not None:
-            self._waiting.cancel()
-        elif self._attempt is not None:
-            self._finish_unsent(self._attempt, Outcome.NOT_SENT)
-        details = "evenly: the deadline passed before there was a backend to send to (local)"
-        self._refuse(_EXPIRED, grpc.StatusCode.DEADLINE_EXCEEDED, details)
+        if self._inner is None and not self._is_over:
+            self._go_on(self._exchange.expire())
+            self._service.runtime.follow_up()
 
-    def _go_on(self, answer: Attempt | Rejection) -> None:
-        """Send the attempt that the core allows, or end with its rejection."""
-        self._waiting = None
-        if not isinstance(answer, Attempt):
-            self._refuse(answer, *local_status(answer, self._request, self._service.name))
-            return
-        self._attempt = answer
-        connection = self._service.connection_for(answer)
-        if connection is not None and connection.state is State.CONNECTING:
-            connection.park(self)
-            self._watch_deadline()
+    def _go_on(self, step: Step) -> None:
+        """Do what the core says."""
+        if isinstance(step, Attempt):
+            connection = self._service.connection_for(step)
+            if connection is not None and connection.state is State.CONNECTING:
+                connection.park(self, self._exchange.connect().until)
+                self._watch_deadline()
+            else:
+                self._send(step, connection)
+        elif isinstance(step, Ended):
+            self._end_with(step)
         else:
-            self._send(answer, connection)
+            self._watch_deadline()
+            self._service.runtime.hold(self._exchange, step, self._go_on)
+
+    def _end_with(self, ended: Ended) -> None:
+        rejection = ended.rejection
+        if rejection is not None:
+            self._refuse(rejection, *local_status(rejection, self._request, self._service.name))
+            return
+        if self._inner is None and self._failed is not None:
+            self._inner, self.backend, self.seen = self._failed  # An attempt was made: it stands.
+        self._end()
 
     def connected(self, connection: Connection) -> None:
         """Go on: the connection that was waited for stands, or is gone."""
-        attempt = self._attempt
-        if not self._is_over and attempt is not None and attempt.outcome is None:
-            self._send(attempt, connection)
+        if not self._exchange.is_over:
+            self._send(self._exchange.connected(), connection)
+
+    def waited(self) -> float | None:
+        """Go on elsewhere, if that can be had; else return how long to wait on."""
+        if self._exchange.is_over:
+            return None
+        step = self._exchange.waited()
+        if isinstance(step, Connect):
+            return step.until
+        self._go_on(step)
+        self._service.runtime.follow_up()
+        return None
 
     def _send(self, attempt: Attempt, connection: Connection | None) -> None:
         if connection is None or not connection.is_ready():
-            verdict = attempt.finish(Outcome.NOT_SENT, is_final=not self.can_replay)
-            self._send_elsewhere(attempt, verdict)
+            self._go_on(self._exchange.not_sent(is_final=not self.can_replay))
+            self._service.runtime.follow_up()
             return
         if self._timer is not None:
             self._timer.cancel()  # gRPC keeps the deadline now.
@@ -276,7 +275,8 @@ class AnyCall:
             inner = self._context.run(self._open, connection, self._options(attempt))
         except Exception as error:  # noqa: BLE001 -- it is the caller's mistake, and raised there
             self._error = error
-            self._finish_unsent(attempt, Outcome.CANCELLED)
+            self._exchange.cancel()
+            self._service.runtime.follow_up()
             self._end(grpc.StatusCode.INTERNAL, _REFUSED)
             return
         self._inner = inner
@@ -284,7 +284,7 @@ class AnyCall:
         self.attempts += 1
         connection.active += 1
         self.seen = None
-        self._sending = sending = Sending(self, attempt, connection)
+        self._sending = sending = Sending(self, self._exchange, attempt, connection)
         inner.add_done_callback(sending.ended)
         if self._changed is not None:
             self._wake()
@@ -293,30 +293,12 @@ class AnyCall:
         now = time.monotonic()
         return options_of(attempt.request, attempt.number, now, *self._given)
 
-    def _send_elsewhere(self, attempt: Attempt, verdict: Next) -> None:
-        """Go on after an attempt that was not sent."""
-        runtime = self._service.runtime
-        is_on_its_way = verdict is Next.RETRY and self._retry(attempt)
-        runtime.settled()
-        if is_on_its_way:
-            return
-        if self._failed is not None:
-            self._inner, self.backend, self.seen = self._failed  # An attempt was made.
-            self._end()
-        elif self._is_patient and self.can_replay:
-            waiting = runtime.park(self._request, self._go_on, is_patient=True)
-            runtime.park_first(waiting)  # It came before all that wait.
-            self._wait(waiting)
-        else:
-            self._refuse(_NO_CONNECTION, grpc.StatusCode.UNAVAILABLE, _NOTHING_SENT)
-
     def _refuse(self, rejection: Rejection, code: grpc.StatusCode, details: str) -> None:
         """End a call that was never sent; interceptors see it like any that failed."""
         self._rejection = rejection
         if not self._method.channel.has_interceptors or not self.can_replay:
             self._end(code, details)
             return
-        self._attempt = None
 
         def refusal() -> grpc.aio.AioRpcError:
             return refused_here(rejection, code, details)
@@ -344,37 +326,20 @@ class AnyCall:
             self.raised = refusal if is_as_it_was else error_of(inner, code, trailers)
         self._end()
 
-    def attempt_ended(self, attempt: Attempt, outcome: Outcome, verdict: Next) -> None:
-        """Learn that an attempt is over and settled."""
+    def attempt_ended(self, outcome: Outcome, step: Step) -> None:
+        """Learn how an attempt ended, and what to do next."""
         if outcome is Outcome.NOT_SENT:
             self.attempts -= 1
             self._inner = self.backend = self.seen = None
             if self.is_given_up:
                 self._end(_CANCELLED, _CANCELLED_HERE)  # It is not sent again.
-            else:
-                self._send_elsewhere(attempt, verdict)
-            return
-        self._outcome = outcome
-        if verdict is Next.RETRY:
-            self._failed = (self._inner, self.backend, self.seen)
-            self._inner = None
-            if self._retry(attempt):
                 return
-            self._inner = self._failed[0]  # Nobody else takes it.
-        self._end()
-
-    def _retry(self, attempt: Attempt) -> bool:
-        """Begin the next attempt, if there is a backend for it; return whether there was."""
-        answer = self._service.runtime.begin_again(self._request, attempt)
-        if isinstance(answer, Attempt):
-            self._go_on(answer)
-            return True
-        return False
-
-    def _finish_unsent(self, attempt: Attempt, outcome: Outcome) -> None:
-        if attempt.outcome is None:
-            attempt.finish(outcome, is_final=True)
-            self._service.runtime.settled()
+        else:
+            self._outcome = outcome
+            if not isinstance(step, Ended):
+                self._failed = (self._inner, self.backend, self.seen)
+                self._inner = None
+        self._go_on(step)
 
     def _end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
         if self._is_over:

@@ -66,6 +66,9 @@ class Parked(Protocol):
     def connected(self, connection: Connection) -> None:
         """Go on: it stands, or is gone."""
 
+    def waited(self) -> float | None:
+        """Go elsewhere, if that can be had; else return until when to wait on."""
+
 
 @final
 class Connection:
@@ -78,7 +81,6 @@ class Connection:
         owner: Owner,
         *,
         connect_seconds: float,
-        patience_seconds: float,
         check_seconds: float,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -89,7 +91,6 @@ class Connection:
         self._channel = channel
         self.owner = owner
         self._connect_seconds = connect_seconds
-        self._patience_seconds = patience_seconds
         self._check_seconds = check_seconds
         self._loop = loop
         self._parked: list[Parked] = []
@@ -119,11 +120,11 @@ class Connection:
         self._end(ConnectionEvent.LOST)
         return False
 
-    def park(self, parked: Parked) -> None:
-        """Hold an attempt back until the connection stands or is gone, or another one stands."""
+    def park(self, parked: Parked, until: float) -> None:
+        """Hold an attempt back until the connection stands or is gone, or patience ends."""
         self._parked.append(parked)
         if len(self._parked) == 1:
-            self._loop.call_later(self._patience_seconds, self._reconsider)
+            self._loop.call_at(until, self._reconsider)
 
     def call_ended(self) -> None:
         """Count a call out."""
@@ -218,11 +219,12 @@ class Connection:
 
     def _reconsider(self) -> None:
         """Let what waits go elsewhere, if that can be had: this one may never come to stand."""
-        if self.state is State.CONNECTING and self._parked:
-            if self.owner.is_ready():
-                self._release()
-            else:
-                self._loop.call_later(self._patience_seconds, self._reconsider)
+        if self.state is State.CONNECTING:
+            parked, self._parked = self._parked, []
+            for attempt in parked:
+                until = attempt.waited()
+                if until is not None:
+                    self.park(attempt, until)
 
     async def _watch(self) -> None:
         """Hear the backend's health service, where it has one."""

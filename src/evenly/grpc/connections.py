@@ -47,7 +47,7 @@ class Connections(Generic[C]):
         address = attempt.view.backend.address
         connection = self.connections.get(address)
         if connection is None:
-            self.runtime.settled()  # It is opened on demand.
+            self.runtime.follow_up()  # It is opened on demand.
             connection = self.connections.get(address)
         return connection
 

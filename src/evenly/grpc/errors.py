@@ -70,7 +70,7 @@ def local_status(
     details = f"evenly: {rejection.text}; {target}, {request.criticality.name} (local)"
     if rejection.reason is Reason.EXPIRED:
         return grpc.StatusCode.DEADLINE_EXCEEDED, details
-    if rejection.reason is Reason.NO_BACKEND:
+    if rejection.reason is Reason.NO_BACKEND or rejection.reason is Reason.NO_CONNECTION:
         return grpc.StatusCode.UNAVAILABLE, details
     return grpc.StatusCode.RESOURCE_EXHAUSTED, details
 

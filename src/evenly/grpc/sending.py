@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from evenly.core.attempt import Attempt
+from evenly.core.exchange import Exchange, Step
 from evenly.core.request import Outcome
 from evenly.grpc.connection import Connection
 from evenly.grpc.outcome import PUSHBACK_KEY, outcome_of, outcome_of_lost
@@ -92,13 +93,17 @@ class Sending:
         "_attempt",
         "_call",
         "_connection",
+        "_exchange",
         "_looks",
         "_sends_stream",
         "_timer",
         "_weak_call",
     )
 
-    def __init__(self, call: AnyCall, attempt: Attempt, connection: Connection) -> None:
+    def __init__(
+        self, call: AnyCall, exchange: Exchange, attempt: Attempt, connection: Connection
+    ) -> None:
+        self._exchange = exchange
         self._attempt = attempt
         self._connection = connection
         self._call = None if call.is_weak else call
@@ -152,15 +157,19 @@ class Sending:
         call = self._call if self._weak_call is None else self._weak_call()
         self._call = None  # gRPC's call still holds us, and the call holds it.
         is_final = call is None or call.is_given_up or not call.can_replay
-        verdict = attempt.finish(outcome, is_final=is_final)
-        runtime.settled()
+        exchange = self._exchange
+        if outcome is Outcome.NOT_SENT:
+            step: Step = exchange.not_sent(is_final=is_final)
+        else:
+            step = exchange.ended(outcome, is_final=is_final)
         connection.call_ended()
         if call is not None:
             if call.sends_stream:
                 # A message that could not be sent overwrites a status that was there before, too.
                 call.seen = error_of(inner, code, trailers)
             call.raised = raised
-            call.attempt_ended(attempt, outcome, verdict)
+            call.attempt_ended(outcome, step)
+        runtime.follow_up()
 
     def _look_again(self, inner: Any) -> None:
         self._looks += 1

@@ -93,7 +93,6 @@ class Service(Connections[Connection]):
             self._open(grpc_target(backend.address)),
             self,
             connect_seconds=self.runtime.config.connect_seconds,
-            patience_seconds=self.runtime.config.patience_seconds,
             check_seconds=self._check_seconds,
             loop=self.runtime.loop,
         )
