@@ -27,7 +27,7 @@ from typing import Final, final
 from evenly.core.attempt import Ask, Attempt
 from evenly.core.client_task import ClientTask
 from evenly.core.clock import Clock
-from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.core.request import Ended, Next, Outcome, Reason, Rejection, Request
 from evenly.errors import UsageError
 
 __all__ = ["Connect", "Ended", "Exchange", "Park", "Requests", "Step"]
@@ -53,21 +53,9 @@ class Park:
     __slots__ = ()
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Say how a request ended: one of the two is set."""
-
-    outcome: Outcome | None
-    """How the last attempt ended that was sent; its answer or failure is the request's."""
-    rejection: Rejection | None = None
-    """Why no attempt was sent."""
-
-
 Step = Attempt | Ask | Park | Ended
 
 _PARK: Final = Park()
-_ENDED: Final = {outcome: Ended(outcome) for outcome in Outcome}
 
 
 @final
@@ -80,6 +68,13 @@ class _State(enum.Enum):
     OVER = "over"
 
 
+# By their own names, because an enum's members take long to look up.
+_NEW: Final = _State.NEW
+_SENDING: Final = _State.SENDING
+_OVER: Final = _State.OVER
+_RETRY: Final = Next.RETRY
+
+
 @final
 class Requests:
     """Hold what the requests of one client task share: patience, and the line of those that wait.
@@ -88,7 +83,7 @@ class Requests:
     and find no backend, and nobody overtakes them.
     """
 
-    __slots__ = ("_clock", "_is_discovered", "_parked", "_patience_seconds", "task")
+    __slots__ = ("_clock", "_patience_seconds", "is_discovered", "line", "task")
 
     def __init__(
         self,
@@ -101,24 +96,21 @@ class Requests:
         self.task = task
         self._clock = clock
         self._patience_seconds = patience_seconds
-        self._is_discovered = is_discovered
-        # In their order; an OrderedDict, because whoever gives up leaves from the middle.
-        self._parked: OrderedDict[Exchange, None] = OrderedDict()
-
-    @property
-    def is_discovered(self) -> bool:
+        self.is_discovered = is_discovered
         """Whether there has been a list of backends, or the wait for it is over."""
-        return self._is_discovered
+        # An OrderedDict, because whoever gives up leaves from the middle.
+        self.line: OrderedDict[Exchange, None] = OrderedDict()
+        """The requests that wait for a backend, in their order."""
 
     @property
     def parked(self) -> int:
         """How many requests wait for a backend."""
-        return len(self._parked)
+        return len(self.line)
 
     def discovered(self) -> list[tuple[Exchange, Step]]:
         """Learn that the backends are known; return who goes on, and how."""
-        self._is_discovered = True
-        steps = [(exchange, exchange.backends_changed()) for exchange in list(self._parked)]
+        self.is_discovered = True
+        steps = [(exchange, exchange.backends_changed()) for exchange in list(self.line)]
         return [(exchange, step) for exchange, step in steps if not isinstance(step, Park)]
 
     def next_parked(self) -> tuple[Exchange, Step] | None:
@@ -126,15 +118,15 @@ class Requests:
 
         Ask again until then, after whatever may have made room for a request.
         """
-        if self._is_discovered:
-            for exchange in self._parked:
+        if self.is_discovered:
+            for exchange in self.line:
                 step = exchange.backends_changed()
                 return None if isinstance(step, Park) else (exchange, step)
         return None
 
     def close(self) -> list[tuple[Exchange, Step]]:
         """End those that wait; return them with their ends."""
-        return [(exchange, exchange.no_backend()) for exchange in list(self._parked)]
+        return [(exchange, exchange.no_backend()) for exchange in list(self.line)]
 
     # For exchanges.
 
@@ -144,18 +136,14 @@ class Requests:
 
     def park(self, exchange: Exchange, *, is_first: bool) -> Park:
         """Line a request up; first, if it was begun before all that wait."""
-        self._parked[exchange] = None
+        self.line[exchange] = None
         if is_first:
-            self._parked.move_to_end(exchange, last=False)
+            self.line.move_to_end(exchange, last=False)
         return _PARK
-
-    def must_wait(self, *, is_patient: bool) -> bool:
-        """Return whether a new request waits before it is begun."""
-        return not self._is_discovered or (is_patient and bool(self._parked))
 
     def leave(self, exchange: Exchange) -> None:
         """Take a request out of the line."""
-        self._parked.pop(exchange, None)
+        self.line.pop(exchange, None)
 
 
 @final
@@ -182,7 +170,7 @@ class Exchange:
         """`is_patient`: where there is no backend it waits for one, as gRPC's wait-for-ready."""
         self._requests = requests
         self._is_patient = is_patient
-        self._state = _State.NEW
+        self._state = _NEW
         self._ask: Ask | None = None
         self.request = request
         self.on_step: Callable[[Step], None] | None = None
@@ -198,14 +186,14 @@ class Exchange:
     @property
     def is_over(self) -> bool:
         """Whether it has ended or was cancelled."""
-        return self._state is _State.OVER
+        return self._state is _OVER
 
     def begin(self) -> Step:
         """Begin, once."""
-        if self._state is not _State.NEW:
+        if self._state is not _NEW:
             raise UsageError(f"begin(): this request has been begun already: {self!r}")
         requests = self._requests
-        if requests.must_wait(is_patient=self._is_patient):
+        if not requests.is_discovered or (self._is_patient and requests.line):
             self._state = _State.PARKED
             return requests.park(self, is_first=False)
         return self._go_on(requests.task.begin(self.request))
@@ -220,7 +208,7 @@ class Exchange:
     def connect(self) -> Connect:
         """Learn that the attempt's connection is being opened, so that it has to wait."""
         attempt = self.attempt
-        if attempt is None or self._state is not _State.SENDING:
+        if attempt is None or self._state is not _SENDING:
             raise self._misused("connect")
         self._state = _State.CONNECTING
         return Connect(attempt, self._requests.patience_ends_at())
@@ -230,7 +218,7 @@ class Exchange:
         attempt = self.attempt
         if attempt is None or self._state is not _State.CONNECTING:
             raise self._misused("connected")
-        self._state = _State.SENDING
+        self._state = _SENDING
         return attempt
 
     def waited(self) -> Step | Connect:
@@ -266,7 +254,7 @@ class Exchange:
         attempt = self.attempt
         if attempt is None:
             raise self._misused("not_sent")
-        again = self._finish(attempt, Outcome.NOT_SENT, is_final=is_final)
+        again = self._finish(attempt, Outcome.NOT_SENT, is_final)
         if again is not None:
             return again
         if self._is_patient and self.outcome is None and not is_final:
@@ -280,14 +268,14 @@ class Exchange:
         response or gave up, or a part of its body is gone.
         """
         attempt = self.attempt
-        if attempt is None or self._state is not _State.SENDING:
+        if attempt is None or self._state is not _SENDING:
             raise self._misused("ended")
         self.outcome = outcome
-        again = self._finish(attempt, outcome, is_final=is_final)
+        again = self._finish(attempt, outcome, is_final)
         if again is not None:
             return again
-        self._state = _State.OVER
-        return _ENDED[outcome]
+        self._state = _OVER
+        return outcome.ended
 
     def expire(self) -> Ended:
         """End, because the deadline has passed."""
@@ -295,10 +283,10 @@ class Exchange:
             raise self._misused("expire")
         attempt = self.attempt
         if attempt is not None:
-            is_sent = self._state is _State.SENDING
+            is_sent = self._state is _SENDING
             if is_sent:
                 self.outcome = Outcome.TIMEOUT
-            self._finish(attempt, Outcome.TIMEOUT if is_sent else Outcome.NOT_SENT, is_final=True)
+            self._finish(attempt, Outcome.TIMEOUT if is_sent else Outcome.NOT_SENT, True)
         return self._end(_EXPIRED)
 
     def cancel(self) -> None:
@@ -307,12 +295,12 @@ class Exchange:
             return
         attempt = self.attempt
         if attempt is not None:
-            self._finish(attempt, Outcome.CANCELLED, is_final=True)
+            self._finish(attempt, Outcome.CANCELLED, True)
         self._leave()
 
     def _go_on(self, answer: Attempt | Ask | Rejection) -> Step:
         if isinstance(answer, Attempt):
-            self._state = _State.SENDING
+            self._state = _SENDING
             self.attempt = answer
             return answer
         if isinstance(answer, Ask):
@@ -323,13 +311,13 @@ class Exchange:
             return self._park_first()
         return self._end(answer)
 
-    def _finish(self, attempt: Attempt, outcome: Outcome, *, is_final: bool) -> Attempt | None:
+    def _finish(self, attempt: Attempt, outcome: Outcome, is_final: bool) -> Attempt | None:
         """Finish the attempt under way; return the next, if there is one."""
         self.attempt = None
-        if attempt.finish(outcome, is_final=is_final) is Next.RETRY:
+        if attempt.finish(outcome, is_final=is_final) is _RETRY:
             answer = self._requests.task.begin(self.request, attempt)
             if isinstance(answer, Attempt):
-                self._state = _State.SENDING
+                self._state = _SENDING
                 self.attempt = answer
                 return answer
         return None
@@ -341,12 +329,12 @@ class Exchange:
     def _end(self, rejection: Rejection) -> Ended:
         """End a request that is not sent now.  What was sent before and failed stands."""
         self._leave()
-        return Ended(None, rejection) if self.outcome is None else _ENDED[self.outcome]
+        return Ended(None, rejection) if self.outcome is None else self.outcome.ended
 
     def _leave(self) -> None:
         self._requests.leave(self)
         self._ask = None
-        self._state = _State.OVER
+        self._state = _OVER
 
     def _misused(self, verb: str) -> UsageError:
         return UsageError(f"{verb}(): not now: {self!r}")

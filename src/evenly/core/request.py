@@ -9,7 +9,7 @@ from typing import Final, final
 from evenly.core.criticality import Criticality
 from evenly.errors import UsageError
 
-__all__ = ["Cause", "Next", "Outcome", "Reason", "Rejection", "Request"]
+__all__ = ["Cause", "Ended", "Next", "Outcome", "Reason", "Rejection", "Request"]
 
 _new = object.__new__
 
@@ -75,13 +75,27 @@ class Outcome(enum.Enum):
     is_accept: bool
     """The backend took the request: what a throttle counts as an accept.  A customer refused for
     quota counts too, because another customer's request would have been served."""
+    ended: Ended
+    """A request that ends so."""
     is_overload: bool
     """What a throttle counts as a request without accept.  What is neither (cancelled, lost, not
     sent) says nothing about overload."""
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Say how a request ended: one of the two is set."""
+
+    outcome: Outcome | None
+    """How the last attempt ended that was sent; its answer or failure is the request's."""
+    rejection: Rejection | None = None
+    """Why no attempt was sent."""
+
+
 # Plain attributes rather than properties: they are read once per request.
 for _outcome in Outcome:
+    _outcome.ended = Ended(_outcome)
     _outcome.is_answer = _outcome in (
         Outcome.OK,
         Outcome.ERROR,
