@@ -265,8 +265,7 @@ def test_fifty_threads_call_at_once_and_every_attempt_is_counted_once(behavior: 
             caller.join(4 * LONG_SECONDS)
         assert failures == []
         assert active(channel) == 0
-        assert channel.start().turns == set()
-        assert channel.start().waiting == 0
+        assert channel.start().under_way == {}
         for server in (one, two):
             wait_until(lambda: server.runtime.snapshot().task.active == 0)  # noqa: B023 -- called now
         assert all(connection.active == 0 for connection in channel.start().connections.values())

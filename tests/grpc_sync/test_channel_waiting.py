@@ -122,13 +122,13 @@ def test_a_patient_request_waits_while_all_backends_are_at_their_limit(
         ]
         for caller in callers:
             caller.start()
-        wait_until(lambda: channel.start().waiting == 3, "three that wait")
+        wait_until(lambda: channel.start().runtime.requests.parked == 3, "three that wait")
         behavior.release.set()
         for caller in callers:
             caller.join(LONG_SECONDS)
         assert held.result(LONG_SECONDS) == b""
         assert active(channel) == 0
-        assert channel.start().waiting == 0
+        assert channel.start().runtime.requests.parked == 0
 
     assert responses == [b"a"] * 3
 
@@ -186,7 +186,7 @@ def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> Non
             ended.append(error)
 
     def interrupt() -> None:
-        wait_until(lambda: service.turns, "one to interrupt")
+        wait_until(lambda: service.under_way, "one to interrupt")
         time.sleep(0.1)  # It is about to wait, and then waits for long.
         signal.raise_signal(signal.SIGINT)  # Python runs the handler in the main thread.
 
@@ -212,7 +212,7 @@ def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> Non
             wait_until(lambda: active(channel) == 1)
         waiter.join(LONG_SECONDS)
         assert [code_of(error) for error in ended] == [grpc.StatusCode.CANCELLED]
-        assert service.turns == set()
+        assert service.under_way == {}
         assert service.snapshot().active == 0
 
 
@@ -222,7 +222,7 @@ def test_a_call_that_is_interrupted_when_it_begins_to_wait_is_given_back(
     soon = Background.soon
 
     def interrupted(self: Background, function: Callable[..., object], *arguments: object) -> bool:
-        if getattr(function, "__func__", None) is Turn.start:
+        if getattr(function, "__func__", None) is Turn._start:
             raise KeyboardInterrupt
         return soon(self, function, *arguments)
 
@@ -233,7 +233,7 @@ def test_a_call_that_is_interrupted_when_it_begins_to_wait_is_given_back(
         with pytest.raises(KeyboardInterrupt):
             blocking(channel)
         assert active(channel) == 0
-        assert service.turns == set()
+        assert service.under_way == {}
 
 
 def test_a_callback_may_wait_for_another_call(behavior: Behavior) -> None:
@@ -276,7 +276,7 @@ def test_a_request_that_asks_first_is_sent_when_probes_are_answered(
         answered = sum(server.runtime.snapshot().probe.answered for server in (one, two))
         assert answered > 0
         assert active(channel) == 0
-        assert channel.start().turns == set()
+        assert channel.start().under_way == {}
 
 
 def test_channel_ready_future_and_subscribe_tell_the_state(behavior: Behavior) -> None:

@@ -277,13 +277,17 @@ class Exchange:
         self._state = _OVER
         return outcome.ended
 
-    def expire(self) -> Ended:
-        """End, because the deadline has passed."""
+    def expire(self, *, is_sent: bool = True) -> Ended:
+        """End, because the deadline has passed.
+
+        `is_sent=False` says that nothing of an attempt under way has left this process: threads may
+        find so between the step that begins it and what its driver does with it.
+        """
         if self.is_over:
             raise self._misused("expire")
         attempt = self.attempt
         if attempt is not None:
-            is_sent = self._state is _SENDING
+            is_sent = is_sent and self._state is _SENDING
             if is_sent:
                 self.outcome = Outcome.TIMEOUT
             self._finish(attempt, Outcome.TIMEOUT if is_sent else Outcome.NOT_SENT, True)

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import grpc
 
-from evenly.core.attempt import Attempt
-from evenly.core.request import Next, Request
-from evenly.grpc.sync.connection import Connection
+from evenly.core.exchange import Exchange
+from evenly.core.request import Outcome, Request
 from evenly.grpc.sync.errors import CANCELLED, FORKED, Unsent
 from evenly.grpc.sync.status import Status
-from evenly.grpc.sync.turn import Placed, Turn
+from evenly.grpc.sync.turn import Placed, Result, Turn
 
 if TYPE_CHECKING:
     from evenly.grpc.sync.method import CallOptions, Method
@@ -34,19 +33,17 @@ _REFUSED = "evenly: gRPC refused the call (local)"
 
 @final
 class Sending:
-    """Settle one attempt, once, when gRPC's call has ended or was given up.
+    """Have one attempt settled when gRPC's call has ended.
 
     gRPC holds it until then.  So it holds a call whose response is a stream only weakly: a stream
     that nobody reads any more must be able to go, and that ends its attempt.
     """
 
-    __slots__ = ("_call", "_weak_call", "attempt", "connection", "inner", "is_settled")
+    __slots__ = ("_call", "_weak_call", "inner", "placed")
 
-    def __init__(self, call: AnyCall, attempt: Attempt, connection: Connection) -> None:
-        self.attempt = attempt
-        self.connection = connection
+    def __init__(self, call: AnyCall, placed: Placed) -> None:
+        self.placed = placed
         self.inner: Any = None
-        self.is_settled = False
         self._call = None if call.is_weak else call
         self._weak_call = weakref.ref(call) if call.is_weak else None
 
@@ -54,7 +51,7 @@ class Sending:
         """Learn that gRPC's call has ended, in whatever way."""
         call = self._call if self._weak_call is None else self._weak_call()
         self._call = None  # gRPC's call still holds us, and the call holds it.
-        if call is not None and not self.is_settled:
+        if call is not None:
             call.attempt_ended(self, inner)
 
 
@@ -72,15 +69,15 @@ class AnyCall(Status):
         self._options = options
         # An attempt may be sent later and from elsewhere; what runs in it belongs to the caller.
         self._context = copy_context()
-        self._failed: Sending | None = None
-        """The attempt before, which counts if the next cannot be sent."""
-        self._turn: Turn | None = None
+        self._settled: Sending | None = None
+        """The last attempt that was sent and has ended: it stands where no other is sent."""
         self._is_replayable = True
+        self._exchange = exchange = Exchange(service.runtime.requests, request, options.is_patient)
         method.channel.call_begun(self)
         try:
-            self._take(service.begin(request, is_patient=options.is_patient, on_done=self._later()))
-        except ValueError:  # closed
-            self._is_over = True
+            self._take(service.begin(exchange, self._later()))
+        except BaseException:  # It is closed, or a KeyboardInterrupt: nobody will have this call.
+            self._give_up(CANCELLED)
             raise
         if self._error is not None:
             raise self._error
@@ -93,7 +90,6 @@ class AnyCall(Status):
         """Be over, in a forked child: the call is its parent's."""
         self._changed = threading.Condition()  # Somebody may have held its lock.
         self._callbacks = []
-        self._turn = None
         self._unsent = FORKED
         self._is_cancelled = True
         self._is_over = True
@@ -112,65 +108,53 @@ class AnyCall(Status):
     def _detach(self) -> None:
         """Let go of what belongs to an attempt that is over."""
 
-    def _later(self) -> Callable[[Placed | Unsent], None]:
+    def _later(self) -> Callable[[Result], None]:
         """Return what goes on when a connection was found; it holds a stream weakly."""
         if not self.is_weak:
             return self._take
         weak_take = weakref.WeakMethod(self._take)
-        abandon = self._service.abandon
+        service, exchange = self._service, self._exchange
 
-        def take(answer: Placed | Unsent) -> None:
+        def take(result: Result) -> None:
             take = weak_take()
             if take is not None:
-                take(answer)
-            elif isinstance(answer, tuple):
-                abandon(*answer)
+                take(result)
+            else:
+                service.abandon(exchange)
 
         return take
 
-    def _take(self, answer: Placed | Unsent | Turn) -> None:
+    def _take(self, found: Result | Turn) -> None:
         """Send on the connection that was found; any thread."""
-        if isinstance(answer, Turn):
-            with self._service.lock:
-                is_over = self._is_over
-                self._turn = answer
-            if is_over:
-                answer.cancel()
-        elif isinstance(answer, Unsent):
-            if self._failed is not None:  # An attempt was made: its failure stands.
-                self._sent = self._failed
-                self._end(None)
-            else:
-                self._end(answer)
-        else:
-            self._send(*answer)
+        if isinstance(found, tuple):
+            self._send(found)
+        elif not isinstance(found, Turn):
+            self._end(found)
 
-    def _send(self, attempt: Attempt, connection: Connection) -> None:
-        if self.done():  # It was cancelled meanwhile.
-            self._service.abandon(attempt, connection)
-            return
-        sending = Sending(self, attempt, connection)
-        before = self.backend
+    def _send(self, placed: Placed) -> None:
+        if self._is_over:
+            return  # It was given up meanwhile, and its attempt with it.
+        attempt, connection = placed
+        sending = Sending(self, placed)
+        before = self.backend, self.attempts
         # Already: the backend may have got it before gRPC returns here.
         self.backend = connection.backend.address
-        self.attempts += 1
+        self.attempts = attempt.number
         try:
             options = self._options.of(attempt)
             sending.inner = inner = self._context.run(self._open, connection, options)
         except Exception as error:  # noqa: BLE001 -- it is the caller's mistake, and raised there
-            self.backend = before
-            self.attempts -= 1
+            self.backend, self.attempts = before
             self._error = error
-            self._service.abandon(attempt, connection)
+            self._service.abandon(self._exchange)
             self._end(Unsent(grpc.StatusCode.INTERNAL, _REFUSED))
             return
         with self._service.lock:
-            self._turn = None
             self._sent = sending
             is_over = self._is_over
             self._changed.notify_all()
-        if is_over:  # It was cancelled in this instant.
-            self._drop(sending)
+        if is_over:  # It was given up in this instant.
+            inner.cancel()
         inner.add_done_callback(sending.ended)
 
     def attempt_ended(self, sending: Sending, inner: Any) -> None:
@@ -178,27 +162,37 @@ class AnyCall(Status):
         code = inner.code()
         trailers = inner.trailing_metadata()
         details = inner.details()
-        sending.connection.wait_for_goaway(details, self._request.deadline_at)
+        attempt, connection = sending.placed
+        connection.wait_for_goaway(details, self._request.deadline_at)
         with self._service.lock:
-            if sending.is_settled or self._leave_to_reader(sending):
-                return
-            sending.is_settled = True
-            self._outcome, verdict = self._service.settle(
-                sending.attempt,
-                sending.connection,
+            if self._exchange.attempt is not attempt or self._leave_to_reader(sending):
+                return  # It was given up, or is for another thread.
+            self._detach()
+            outcome, found = self._service.settle(
+                self._exchange,
+                sending.placed,
                 code,
                 trailers,
                 details,
                 is_final=not self.can_replay,
                 is_cancelled=self._is_callers_fault(),
+                on_done=self._later(),
             )
-            if verdict is Next.RETRY:
-                self._failed, self._sent = sending, None
-        if verdict is not Next.RETRY:
-            self._end(None)
-            return
-        self._detach()
-        self._take(self._service.begin(self._request, sending.attempt, on_done=self._later()))
+            if outcome is Outcome.NOT_SENT:
+                self._was_not_sent()
+            else:
+                self._outcome = outcome
+                self._settled = sending
+            if found is not None:
+                self._sent = None
+        self._take(found)
+
+    def _was_not_sent(self) -> None:
+        """Be as before the last attempt."""
+        self.backend, self.attempts = None, 0
+        if self._settled is not None:
+            attempt, connection = self._settled.placed
+            self.backend, self.attempts = connection.backend.address, attempt.number
 
     def _leave_to_reader(self, sending: Sending) -> bool:  # noqa: ARG002 -- see streams
         return False
@@ -211,29 +205,22 @@ class AnyCall(Status):
             if self._is_over:
                 return False
             self._is_cancelled = True
-            turn, sending = self._turn, self._sent
-        # In another thread: whoever cancels may hold a lock that a callback takes.
-        self._end(status, in_thread=True)
-        if turn is not None:
-            turn.cancel()
+            # In another thread: whoever cancels may hold a lock that a callback takes.
+            self._end(status, in_thread=True)
+            sending = self._sent
+        self._service.abandon(self._exchange)
         if sending is not None:
-            self._drop(sending)
+            sending.inner.cancel()
         return True
-
-    def _drop(self, sending: Sending) -> None:
-        with self._service.lock:
-            is_settled, sending.is_settled = sending.is_settled, True
-        if not is_settled:
-            self._service.abandon(sending.attempt, sending.connection)
-        sending.inner.cancel()
 
     def _end(self, unsent: Unsent | None, *, in_thread: bool = False) -> None:
         with self._service.lock:
             if self._is_over:
                 return
             self._is_over = True
-            self._turn = None
             self._unsent = unsent
+            if unsent is None:
+                self._sent = self._settled
             callbacks, self._callbacks = self._callbacks, []
             self._changed.notify_all()
         self._detach()

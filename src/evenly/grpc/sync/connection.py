@@ -51,9 +51,6 @@ class Owner(Protocol):
     def lock(self) -> AbstractContextManager[object]:
         """What is held while it is decided who sends where."""
 
-    def is_ready(self) -> bool:
-        """Return whether some connection stands."""
-
     def connection_ended(self, connection: Connection, event: ConnectionEvent) -> None:
         """Learn that it was refused, or is lost."""
 
@@ -73,6 +70,9 @@ class Parked(Protocol):
     def connected(self, connection: Connection) -> None:
         """Go on: it stands, or is gone."""
 
+    def waited(self) -> float | None:
+        """Go elsewhere, if that can be had; else return until when to wait on."""
+
 
 @final
 class Connection:
@@ -85,7 +85,6 @@ class Connection:
         owner: Owner,
         *,
         connect_seconds: float,
-        patience_seconds: float,
         check_seconds: float,
     ) -> None:
         self.backend = backend
@@ -101,7 +100,6 @@ class Connection:
         self.probe_port: int | None = None
         """Which port its backend has announced here."""
         self._owner = owner
-        self._patience_seconds = patience_seconds
         self._check_seconds = check_seconds
         self._parked: list[Parked] = []
         self.checks = 0
@@ -122,11 +120,11 @@ class Connection:
     def __repr__(self) -> str:
         return f"<Connection {self.backend} {self.state.name} active={self.active}>"
 
-    def park(self, parked: Parked) -> None:
-        """Hold an attempt back until the connection stands or is gone, or another one stands."""
+    def park(self, parked: Parked, until: float) -> None:
+        """Hold an attempt back until the connection stands or is gone, or patience ends."""
         self._parked.append(parked)
         if len(self._parked) == 1:
-            self._owner.background.loop.call_later(self._patience_seconds, self._reconsider)
+            self._owner.background.loop.call_at(until, self._reconsider)
 
     def retire(self) -> None:
         """Use it for nothing new; close it when its last call has ended."""
@@ -270,11 +268,12 @@ class Connection:
 
     def _reconsider(self) -> None:
         """Let what waits go elsewhere, if that can be had: this one may never come to stand."""
-        if self.state is State.CONNECTING and self._parked:
-            if self._owner.is_ready():
-                self._release()
-            else:
-                self._owner.background.loop.call_later(self._patience_seconds, self._reconsider)
+        if self.state is State.CONNECTING:
+            parked, self._parked = self._parked, []
+            for attempt in parked:
+                until = attempt.waited()
+                if until is not None:
+                    self.park(attempt, until)
 
     def _heard(self, data: bytes) -> None:
         said = is_serving(data)

@@ -19,9 +19,7 @@ from evenly.grpc.errors import local_status
 __all__ = [
     "CANCELLED",
     "CLOSED",
-    "EXPIRED",
     "FORKED",
-    "NOTHING_SENT",
     "FailedCall",
     "NoBackendRpcError",
     "OverloadedRpcError",
@@ -207,15 +205,6 @@ class Unsent:
 CANCELLED: Final = Unsent(_Code.CANCELLED, "Locally cancelled by application!")
 CLOSED: Final = Unsent(_Code.CANCELLED, "Channel closed!")
 FORKED: Final = Unsent(_Code.CANCELLED, "Call cancelled in fork child")
-EXPIRED: Final = Unsent(
-    _Code.DEADLINE_EXCEEDED,
-    "evenly: the deadline passed before there was a backend to send to (local)",
-)
-NOTHING_SENT: Final = Unsent(
-    _Code.UNAVAILABLE,
-    "evenly: the connection could not be had; nothing was sent (local)",
-    Rejection(Reason.NO_BACKEND, retryable=False),
-)
 
 
 def refused_by_backend(error: Any, outcome: Outcome | None) -> Any:

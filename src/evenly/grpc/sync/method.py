@@ -15,15 +15,17 @@ import grpc
 
 from evenly.context import outgoing_request
 from evenly.core.attempt import Attempt
-from evenly.core.request import Next, Request
+from evenly.core.exchange import Exchange
+from evenly.core.request import Outcome, Request
 from evenly.grpc.call_options import options_of
 from evenly.grpc.sync.connection import Connection
-from evenly.grpc.sync.errors import FailedCall, Unsent, refused_by_backend
+from evenly.grpc.sync.errors import FailedCall, refused_by_backend
 from evenly.grpc.sync.request_stream import RequestStream
 from evenly.grpc.sync.turn import Placed, Turn
 
 if TYPE_CHECKING:
     from evenly.grpc.sync.channel import Channel
+    from evenly.grpc.sync.service import Service
 
 __all__ = ["CallOptions", "Method"]
 
@@ -107,46 +109,51 @@ class Method:
         options: CallOptions,
     ) -> tuple[Any, Any]:
         """Call, and return the response and gRPC's call; or raise what went wrong."""
-        stream = message if isinstance(message, RequestStream) else None
         service = self.channel.start()
-        placed = _waited(service.begin(request, is_patient=options.is_patient))
-        if isinstance(placed, Unsent):
-            raise placed.error()
-        attempts = 0
+        exchange = Exchange(service.runtime.requests, request, options.is_patient)
+        try:
+            return self._sent(message, service, exchange, options)
+        except BaseException:  # Such as a KeyboardInterrupt.
+            service.abandon(exchange)
+            raise
+
+    def _sent(
+        self,
+        message: bytes | RequestStream,
+        service: Service,
+        exchange: Exchange,
+        options: CallOptions,
+    ) -> tuple[Any, Any]:
+        stream = message if isinstance(message, RequestStream) else None
+        error: Any = None
+        """Of the last attempt that was sent and failed: it stands where no other is sent."""
+        found = service.begin(exchange)
         while True:
-            attempts += 1
-            attempt, connection = placed
+            placed = found.wait() if isinstance(found, Turn) else found
+            if not isinstance(placed, tuple):
+                raise error if placed is None else placed.error()
             sent = message if stream is None else stream.open()
-            try:
-                response, inner, failure = self._attempted(sent, attempt, connection, options)
-            except BaseException:  # Such as a KeyboardInterrupt.
-                service.abandon(attempt, connection)
-                raise
+            response, inner, failure = self._attempted(sent, placed, options)
             if failure is None:
-                service.settle(attempt, connection, _OK, inner.trailing_metadata())
-                return response, _described(inner, attempt, attempts)
-            outcome, verdict = service.settle(
-                attempt,
-                connection,
+                service.settle(exchange, placed, _OK, inner.trailing_metadata())
+                return response, _described(inner, placed[0])
+            if stream is not None:
+                stream.detach()
+            outcome, found = service.settle(
+                exchange,
+                placed,
                 failure.code(),
                 failure.trailing_metadata(),
                 failure.details(),
                 is_final=stream is not None and not stream.can_replay,
                 is_cancelled=stream is not None and stream.has_failed,
             )
-            if verdict is Next.RETRY:
-                if stream is not None:
-                    stream.detach()
-                again = _waited(service.begin(request, attempt))
-                if not isinstance(again, Unsent):
-                    placed = again
-                    continue
-            raise _described(refused_by_backend(failure, outcome), attempt, attempts) from None
+            if outcome is not Outcome.NOT_SENT:
+                error = _described(refused_by_backend(failure, outcome), placed[0])
 
-    def _attempted(
-        self, sent: Any, attempt: Attempt, connection: Connection, options: CallOptions
-    ) -> tuple[Any, Any, Any]:
+    def _attempted(self, sent: Any, placed: Placed, options: CallOptions) -> tuple[Any, Any, Any]:
         """Call once, and return the response and gRPC's call, and how it failed if it did."""
+        attempt, connection = placed
         try:
             call = self.callable_on(connection).with_call
             response, inner = call(sent, **options.of(attempt))
@@ -157,12 +164,8 @@ class Method:
         return response, inner, None
 
 
-def _waited(answer: Placed | Unsent | Turn) -> Placed | Unsent:
-    return answer.wait() if isinstance(answer, Turn) else answer
-
-
-def _described(call: Any, attempt: Attempt, attempts: int) -> Any:
+def _described(call: Any, attempt: Attempt) -> Any:
     """Say in a call that is over who served it, and how often it was sent."""
     call.backend = attempt.backend.address
-    call.attempts = attempts
+    call.attempts = attempt.number
     return call

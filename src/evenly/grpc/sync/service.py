@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import final
 
 import grpc
 
-from evenly.core.attempt import Ask, Attempt
+from evenly.core.attempt import Attempt
 from evenly.core.balancing.backend import Backend
 from evenly.core.client_task import ClientTaskSnapshot
+from evenly.core.exchange import Ended, Exchange, Step
 from evenly.core.observer import Observer
-from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.core.request import Outcome, Reason
 from evenly.discovery.target import Discovery
 from evenly.grpc.connection import State
 from evenly.grpc.connections import Connections
@@ -26,7 +27,7 @@ from evenly.grpc.outcome import PUSHBACK_KEY, outcome_of, outcome_of_lost
 from evenly.grpc.sync import background
 from evenly.grpc.sync.connection import Connection
 from evenly.grpc.sync.errors import CLOSED, Unsent
-from evenly.grpc.sync.turn import Placed, Turn
+from evenly.grpc.sync.turn import Placed, Result, Turn
 from evenly.grpc.target import grpc_target
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
@@ -59,10 +60,8 @@ class Service(Connections[Connection]):
             ClientRuntime(target, config, observer=observer, lock=self.lock, part=options)
         )
         self.background = background.hold()
-        self.turns: set[Turn] = set()
-        """Requests that wait to be sent."""
-        self.waiting = 0
-        """How many of them may go on when an attempt ends."""
+        self.under_way: dict[Exchange, Turn | Connection] = {}
+        """Where each request is that has been begun and has not ended; changed under the lock."""
         self.users = 0
         """Open channels that use it."""
         self.closed_because: str | None = None
@@ -81,7 +80,7 @@ class Service(Connections[Connection]):
         """
         with self.lock:
             self.closed_because = _CLOSED
-            turns = list(self.turns)
+            turns = [place for place in self.under_way.values() if isinstance(place, Turn)]
         for turn in turns:
             turn.close()
         self.background.run(self._retire_all)
@@ -111,87 +110,37 @@ class Service(Connections[Connection]):
     # Requests, on any thread.
 
     def begin(
-        self,
-        request: Request,
-        previous: Attempt | None = None,
-        *,
-        is_patient: bool = False,
-        on_done: Callable[[Placed | Unsent], None] | None = None,
-    ) -> Placed | Unsent | Turn:
-        """Find a connection for a request, or for its next attempt; where that takes time, wait.
+        self, exchange: Exchange, on_done: Callable[[Result], None] | None = None
+    ) -> Result | Turn:
+        """Begin a request: find a connection for it, or a `Turn` where that takes time.
 
-        `on_done` is what a `Turn` calls; without it, somebody waits for it.
+        `on_done` is what the turn calls; without it, somebody waits for it.  Whoever gets no further
+        than this, such as for a KeyboardInterrupt, has to `abandon` the request.
         """
         if self.closed_because is not None:
-            if previous is not None:
-                return CLOSED
             raise ValueError(self.closed_because)
-        answer: Attempt | Ask | Rejection | None = None
-        probes: Sequence[Backend] = ()
-        task = self.runtime.task
         with self.lock:
-            if previous is not None:
-                answer = task.begin(request, previous)
-            elif self.runtime.is_discovered and not (is_patient and self.waiting):
-                answer = task.begin(request)
-                probes = task.take_probes()
-            placed = self._placed(answer)
+            step = exchange.begin()
+            probes = self.runtime.task.take_probes()
+            found = self._follow(exchange, step, on_done)
         if probes:
             self.background.soon(self.runtime.probe, probes)
-        if placed is not None:
-            return placed
-        if isinstance(answer, Rejection):
-            if answer.reason is Reason.NO_BACKEND:
-                self.background.soon(self.runtime.settled)  # It may have one tried.
-            if previous is not None or not (is_patient and answer.is_for_want_of_backend):
-                return Unsent.refused(answer, request, self.name)
-            answer = None
-        return self._wait(request, answer, on_done, is_patient=is_patient)
-
-    def _placed(self, answer: Attempt | Ask | Rejection | None) -> Placed | None:
-        """Count an attempt in on its connection, if that stands."""
-        if isinstance(answer, Attempt):
-            connection = self.connections.get(answer.view.backend.address)
-            if connection is not None and connection.is_ready:
-                connection.active += 1
-                return answer, connection
-        return None
-
-    def _wait(
-        self,
-        request: Request,
-        answer: Attempt | Ask | None,
-        on_done: Callable[[Placed | Unsent], None] | None,
-        *,
-        is_patient: bool,
-    ) -> Turn:
-        attempt = answer if isinstance(answer, Attempt) else None
-        turn = Turn(self, request, attempt, on_done, is_patient=is_patient)
-        try:
-            with self.lock:
-                self.turns.add(turn)
-                is_closed = self.closed_because is not None
-            if is_closed:
-                turn.close()
-            else:
-                self.background.soon(turn.start, answer)
-        except BaseException:  # A KeyboardInterrupt: nobody would hold the turn.
-            turn.cancel()
-            raise
-        return turn
+        return found
 
     def settle(
         self,
-        attempt: Attempt,
-        connection: Connection,
+        exchange: Exchange,
+        placed: Placed,
         code: grpc.StatusCode,
         trailers: Iterable[tuple[str, str | bytes]] | None,
         details: str | None = None,
         *,
         is_final: bool = False,
         is_cancelled: bool = False,
-    ) -> tuple[Outcome, Next]:
-        """End an attempt with what gRPC says of it; return how, and what to do now."""
+        on_done: Callable[[Result], None] | None = None,
+    ) -> tuple[Outcome, Result | Turn]:
+        """End an attempt with what gRPC says of it; return how, and what becomes of the request."""
+        attempt, connection = placed
         load = _first(load_header.KEY, trailers)
         report = None if load is None else load_header.parse_load(load)
         outcome = outcome_of(
@@ -216,25 +165,88 @@ class Service(Connections[Connection]):
                 self.runtime.task.record_repeat(view.backend)
             if said is not None:
                 self.runtime.task.record_orca(view.backend, said)
-            verdict = attempt.finish(outcome, is_final=is_final)
-            connection.active -= 1
-            is_unused = connection.active == 0 and connection.state is State.GONE
+            is_unused = self._take_off(exchange, connection)
+            step: Step
+            if outcome is Outcome.NOT_SENT:
+                step = exchange.not_sent(is_final=is_final)
+            else:
+                step = exchange.ended(outcome, is_final=is_final)
+            found = self._follow(exchange, step, on_done)
             # What the runtime may have to act on; whatever else there is, it sees in a second.
-            is_news = view.health.state is not before or not view.in_subset or self.waiting > 0
+            is_news = (
+                view.health.state is not before
+                or not view.in_subset
+                or self.runtime.requests.parked > 0
+            )
         if report is not None and report.probe_port != connection.probe_port:
             connection.probe_port = report.probe_port
             self.background.soon(self.runtime.heard_load, view.backend, load)
         if is_news:
-            self.background.soon(self.runtime.settled)
+            self.background.soon(self.runtime.follow_up)
         if is_unused:
             connection.close_soon()
-        return outcome, verdict
+        return outcome, found
 
-    def abandon(self, attempt: Attempt, connection: Connection) -> None:
-        """End an attempt whose caller gave up."""
-        self.settle(
-            attempt, connection, grpc.StatusCode.CANCELLED, None, is_final=True, is_cancelled=True
-        )
+    def abandon(self, exchange: Exchange) -> None:
+        """End a request whose caller gave up, wherever it is; if it is over, nothing happens."""
+        is_unused = False
+        with self.lock:
+            place = self.under_way.get(exchange)
+            if isinstance(place, Turn):
+                del self.under_way[exchange]
+            elif place is not None:
+                is_unused = self._take_off(exchange, place)
+            exchange.cancel()
+        if isinstance(place, Turn):
+            self.background.soon(place.clean)
+        elif place is not None:
+            self.background.soon(self.runtime.follow_up)
+            if is_unused:
+                place.close_soon()
+
+    # Under the lock.
+
+    def place(self, exchange: Exchange, connection: Connection | None) -> Placed | None:
+        """Count an attempt in on a connection, if that stands."""
+        attempt = exchange.attempt
+        if attempt is None or connection is None or not connection.is_ready:
+            return None
+        self.under_way[exchange] = connection
+        connection.active += 1
+        return attempt, connection
+
+    def result_of(self, ended: Ended, exchange: Exchange) -> Unsent | None:
+        """Return what to say of a request that is not sent, or not sent again."""
+        rejection = ended.rejection
+        if rejection is None:
+            return None
+        return Unsent.refused(rejection, exchange.request, self.name)
+
+    def _follow(
+        self, exchange: Exchange, step: Step, on_done: Callable[[Result], None] | None
+    ) -> Result | Turn:
+        """Do what the core says, as far as any thread can."""
+        if isinstance(step, Attempt):
+            placed = self.place(exchange, self.connections.get(step.view.backend.address))
+            if placed is not None:
+                return placed
+        elif isinstance(step, Ended):
+            rejection = step.rejection
+            if rejection is not None and rejection.reason is Reason.NO_BACKEND:
+                self.background.soon(self.runtime.follow_up)  # It may have one tried.
+            return self.result_of(step, exchange)
+        if self.closed_because is not None:
+            exchange.cancel()
+            return CLOSED
+        turn = self.under_way[exchange] = Turn(self, exchange, on_done)
+        turn.begin(step)
+        return turn
+
+    def _take_off(self, exchange: Exchange, connection: Connection) -> bool:
+        """Count an attempt out on its connection; return whether nobody uses that any more."""
+        del self.under_way[exchange]
+        connection.active -= 1
+        return connection.active == 0 and connection.state is State.GONE
 
     # The runtime says what to do, on the loop's thread.
 
@@ -253,7 +265,6 @@ class Service(Connections[Connection]):
             channel,
             self,
             connect_seconds=self.runtime.config.connect_seconds,
-            patience_seconds=self.runtime.config.patience_seconds,
             check_seconds=self._check_seconds,
         )
         with self.lock:

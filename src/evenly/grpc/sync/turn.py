@@ -12,200 +12,171 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
-from evenly.core.attempt import Ask, Attempt
-from evenly.core.request import Next, Outcome, Rejection, Request
+from evenly.core.attempt import Attempt
+from evenly.core.exchange import Connect, Ended, Exchange, Park, Step
 from evenly.grpc.connection import State
 from evenly.grpc.sync.connection import Connection
-from evenly.grpc.sync.errors import CLOSED, EXPIRED, NOTHING_SENT, Unsent
-from evenly.runtime.client import Waiting
+from evenly.grpc.sync.errors import CLOSED, Unsent
 
 if TYPE_CHECKING:
     from evenly.grpc.sync.service import Service
 
-__all__ = ["SLICE_SECONDS", "Placed", "Turn"]
+__all__ = ["SLICE_SECONDS", "Placed", "Result", "Turn"]
 
 SLICE_SECONDS: Final = 0.2
 """No wait is longer, as in gRPC: a signal that another thread gets does not end the main thread's
 wait, and Python handles it only there."""
 
 Placed = tuple[Attempt, Connection]
-"""An attempt that has been begun, and the connection on which it counts as active."""
+"""An attempt that is to be sent now, and the connection on which it counts as active."""
+
+Result = Placed | Unsent | None
+"""What becomes of a request; `None`: nothing more is sent, and what was sent and failed stands."""
 
 
 @final
 class Turn:
     """Hold one request until it can be sent, or cannot.
 
-    `on_done` is told on the loop's thread; without it somebody calls `wait`.  Whoever gets a
-    `Placed` has to end it; one that nobody takes is ended here.
+    It is over when the service has the request elsewhere, or nowhere.  `on_done` is told then, on
+    the loop's thread; without it somebody calls `wait`.  Who gives up says so to the service.
     """
 
     def __init__(
         self,
         service: Service,
-        request: Request,
-        attempt: Attempt | None,
-        on_done: Callable[[Placed | Unsent], None] | None,
-        *,
-        is_patient: bool,
+        exchange: Exchange,
+        on_done: Callable[[Result], None] | None,
     ) -> None:
         self._service = service
-        self._request = request
-        self._attempt = attempt
-        """Begun, and not sent."""
+        self._exchange = exchange
         self._on_done = on_done
-        self._is_patient = is_patient
-        self._is_over = False
-        self._result: Placed | Unsent = CLOSED
-        self._over = threading.Event()
-        self._waiting: Waiting | None = None
-        self._is_counted = False
+        self._result: Result = CLOSED
+        self._has_result = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     # Any thread.
 
-    def wait(self) -> Placed | Unsent:
-        """Wait for the result, no longer than the request's deadline."""
-        deadline_at = self._request.deadline_at
-        try:
-            while True:
-                left_seconds = math.inf if deadline_at is None else deadline_at - time.monotonic()
-                if self._over.wait(min(SLICE_SECONDS, max(0.0, left_seconds))):
-                    return self._result
-                if left_seconds <= 0.0 and self._end(EXPIRED, Outcome.NOT_SENT):
-                    return EXPIRED
-        except BaseException:  # Such as a KeyboardInterrupt.
-            if not self._end(CLOSED, Outcome.CANCELLED) and isinstance(self._result, tuple):
-                self._service.abandon(*self._result)
-            raise
+    @property
+    def is_over(self) -> bool:
+        """Whether it has its result or was given up; ask under the lock."""
+        return self._service.under_way.get(self._exchange) is not self
 
-    def cancel(self) -> bool:
-        """Give the request up; return False if it has its result."""
-        return self._end(CLOSED, Outcome.CANCELLED)
+    def begin(self, step: Step) -> None:
+        """Begin with what the core said; under the lock under which it did."""
+        if isinstance(step, Park):
+            # Before anybody else can find it in the line.
+            self._service.runtime.hold(self._exchange, step, self.go_on)
+        self._service.background.soon(self._start, step)
+
+    def wait(self) -> Result:
+        """Wait for the result, no longer than the request's deadline."""
+        deadline_at = self._exchange.request.deadline_at
+        while True:
+            left_seconds = math.inf if deadline_at is None else deadline_at - time.monotonic()
+            if self._has_result.wait(min(SLICE_SECONDS, max(0.0, left_seconds))):
+                return self._result
+            if left_seconds <= 0.0:
+                self._expire()
+                deadline_at = None  # It has its result, or is about to hear of it.
 
     def close(self) -> None:
         """End it because the channel is closed."""
-        if self._end(CLOSED, Outcome.CANCELLED):
-            self._tell()
-
-    def _end(self, result: Placed | Unsent, outcome: Outcome | None) -> bool:
-        """Set the result, unless there is one; `outcome` ends the attempt that was not sent."""
         with self._service.lock:
-            if self._is_over:
-                return False
-            self._is_over = True
-            self._result = result
-            attempt, self._attempt = self._attempt, None
-            if attempt is not None and outcome is not None:
-                attempt.finish(outcome, is_final=True)
-            self._service.turns.discard(self)
-        if self._service.background.is_here:
-            self._clean()
-        else:
-            self._service.background.soon(self._clean)
-        return True
+            if self.is_over:
+                return
+            self._exchange.cancel()
+            self._end(CLOSED)
+        self._tell()
+
+    def clean(self) -> None:
+        """Leave nothing behind, on the loop's thread; what it held may be for others now."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._service.runtime.follow_up()
+
+    def _expire(self) -> None:
+        with self._service.lock:
+            if self.is_over:
+                return
+            self._end(self._service.result_of(self._exchange.expire(is_sent=False), self._exchange))
+        self._tell()
+
+    def _end(self, result: Unsent | None) -> None:
+        del self._service.under_way[self._exchange]
+        self._result = result
 
     def _tell(self) -> None:
-        self._over.set()
+        self._service.background.soon(self.clean)
+        self._has_result.set()
         if self._on_done is not None:
             self._on_done(self._result)
 
     # The loop's thread.
 
-    def start(self, answer: Attempt | Ask | None) -> None:
-        """Begin with what the core answered; `None` if it was not asked."""
-        if self._is_over:
+    def _start(self, step: Step) -> None:
+        if self.is_over:
             return
-        deadline_at = self._request.deadline_at
+        deadline_at = self._exchange.request.deadline_at
         if self._on_done is not None and deadline_at is not None:
-            loop = self._service.background.loop
-            self._timer = loop.call_at(deadline_at, self._expire)
-        if answer is None:
-            self._park()
-        elif isinstance(answer, Ask):
-            self._count(is_waiting=self._is_patient)
-            runtime = self._service.runtime
-            self._waiting = runtime.ask(answer, self._go_on, is_patient=self._is_patient)
+            self._timer = self._service.background.loop.call_at(deadline_at, self._expire)
+        if isinstance(step, Park):
+            self._service.runtime.follow_up()  # It may have a backend tried.
         else:
-            self._connect(answer)
+            self.go_on(step)
+
+    def go_on(self, step: Step) -> None:
+        """Do what the core says."""
+        service = self._service
+        if isinstance(step, Attempt):
+            connection = service.connection_for(step)
+            if connection is None or connection.state is not State.CONNECTING:
+                self._send(connection)
+                return
+            with service.lock:
+                wait = None if self.is_over else self._exchange.connect()
+            if wait is not None:
+                connection.park(self, wait.until)
+        elif isinstance(step, Ended):
+            with service.lock:
+                if self.is_over:
+                    return
+                self._end(service.result_of(step, self._exchange))
+            self._tell()
+        else:
+            service.runtime.hold(self._exchange, step, self.go_on)
 
     def connected(self, connection: Connection) -> None:
         """Go on: the connection that was waited for stands, or is gone."""
-        if not self._is_over:
-            self._take(connection)
-
-    def _park(self) -> None:
-        if self._is_over:
-            return
-        runtime = self._service.runtime
-        self._count(is_waiting=True)
-        self._waiting = runtime.park(self._request, self._go_on, is_patient=self._is_patient)
-        runtime.settled()  # Since this was decided, a backend may have come.
-
-    def _go_on(self, answer: Attempt | Rejection) -> None:
-        self._waiting = None
-        self._count(is_waiting=False)
-        if not isinstance(answer, Attempt):
-            service = self._service
-            if self._end(Unsent.refused(answer, self._request, service.name), None):
-                self._tell()
-            return
         with self._service.lock:
-            if self._is_over:
-                answer.finish(Outcome.CANCELLED, is_final=True)
+            if self.is_over:
                 return
-            self._attempt = answer
-        self._connect(answer)
+            self._exchange.connected()
+        self._send(connection)
 
-    def _connect(self, attempt: Attempt) -> None:
-        connection = self._service.connection_for(attempt)
-        if connection is not None and connection.state is State.CONNECTING:
-            connection.park(self)
-        else:
-            self._take(connection)
+    def waited(self) -> float | None:
+        """Go on elsewhere, if that can be had; else return until when to wait on."""
+        with self._service.lock:
+            if self.is_over:
+                return None
+            step = self._exchange.waited()
+        if isinstance(step, Connect):
+            return step.until
+        self.go_on(step)
+        self._service.runtime.follow_up()
+        return None
 
-    def _take(self, connection: Connection | None) -> None:
-        """Send on this connection, or elsewhere if it is none."""
+    def _send(self, connection: Connection | None) -> None:
+        """Have it sent on this connection, or elsewhere if it is none."""
         service = self._service
-        again: Attempt | Rejection | Ask | None = None
         with service.lock:
-            attempt = self._attempt
-            if attempt is None or self._is_over:
+            if self.is_over:
                 return
-            is_placed = connection is not None and connection.is_ready
-            if connection is not None and is_placed:
-                connection.active += 1
-                self._end((attempt, connection), None)
-            else:
-                self._attempt = None
-                if attempt.finish(Outcome.NOT_SENT) is Next.RETRY:
-                    again = service.runtime.task.begin(self._request, attempt)
-                    if isinstance(again, Attempt):
-                        self._attempt = again
-        if is_placed:
+            placed = service.place(self._exchange, connection)
+            step = self._exchange.not_sent() if placed is None else None
+        if step is None:
+            self._result = placed
             self._tell()
-        elif isinstance(again, Attempt):
-            self._connect(again)
         else:
-            service.runtime.settled()
-            if self._is_patient:
-                self._park()
-            elif self._end(NOTHING_SENT, None):
-                self._tell()
-
-    def _expire(self) -> None:
-        if self._end(EXPIRED, Outcome.NOT_SENT):
-            self._tell()
-
-    def _count(self, *, is_waiting: bool) -> None:
-        """Say whether the next attempt that ends anywhere may make room for this request."""
-        with self._service.lock:
-            self._service.waiting += is_waiting - self._is_counted
-        self._is_counted = is_waiting
-
-    def _clean(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._waiting is not None:
-            self._waiting.cancel()
-        self._count(is_waiting=False)
+            self.go_on(step)
+            service.runtime.follow_up()
