@@ -13,11 +13,12 @@ from evenly.core.balancing.health import HealthConfig, State
 from evenly.core.balancing.membership import ConnectionEvent, MembershipConfig
 from evenly.core.balancing.policies.catalogue import PolicyConfig
 from evenly.core.client_task import ClientTaskConfig
+from evenly.core.exchange import Ended, Exchange, Step
 from evenly.core.report import LoadReport
-from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.core.request import Outcome, Reason, Request
 from evenly.probe.config import ProbeConfig
 from evenly.probe.responder import ProbeResponder
-from evenly.runtime.client import ClientRuntime, Waiting
+from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
 
 A, B, C = Backend("127.0.0.1:1"), Backend("127.0.0.1:2"), Backend("127.0.0.1:3")
@@ -82,43 +83,50 @@ class Transport:
 
 
 class Requests:
-    """Begin requests by name, and keep what became of each, in order."""
+    """Begin requests by name, and keep how each went on, in order."""
 
     def __init__(self, runtime: ClientRuntime) -> None:
         self.runtime = runtime
         self.settles = False
-        self.ended: list[tuple[str, Attempt | Rejection]] = []
-        self.waiting: dict[str, Waiting] = {}
+        self.gone_on: list[tuple[str, Attempt | Ended]] = []
+        self.exchanges: dict[str, Exchange] = {}
 
     def begin(self, name: str, *, is_patient: bool = False) -> None:
-        def go_on(answer: Attempt | Rejection) -> None:
-            self.ended.append((name, answer))
-            if self.settles:
-                self.runtime.settled()
+        exchange = Exchange(self.runtime.requests, Request(), is_patient)
+        self.exchanges[name] = exchange
+        self._take(name, self.runtime.begin(exchange))
 
-        answer = self.runtime.begin(Request(), go_on, is_patient=is_patient)
-        if isinstance(answer, Waiting):
-            self.waiting[name] = answer
-        else:
-            go_on(answer)
+    def _take(self, name: str, step: Step) -> None:
+        if not isinstance(step, (Attempt, Ended)):
+            self.runtime.hold(self.exchanges[name], step, lambda step: self._take(name, step))
+            return
+        self.gone_on.append((name, step))
+        if self.settles:
+            self.runtime.follow_up()
 
     @property
     def names(self) -> list[str]:
-        return [name for name, _ in self.ended]
+        return [name for name, _ in self.gone_on]
 
-    def answer(self, name: str) -> Attempt | Rejection:
-        return dict(self.ended)[name]
+    def step(self, name: str) -> Attempt | Ended:
+        return dict(self.gone_on)[name]
 
     def reason(self, name: str) -> Reason:
-        answer = self.answer(name)
-        assert isinstance(answer, Rejection)
-        return answer.reason
+        step = self.step(name)
+        assert isinstance(step, Ended)
+        assert step.rejection is not None
+        return step.rejection.reason
 
     def finish(self, name: str) -> None:
-        attempt = self.answer(name)
-        assert isinstance(attempt, Attempt)
-        assert attempt.finish(Outcome.OK) is Next.DONE
-        self.runtime.settled()
+        assert self.exchanges[name].ended(Outcome.OK) == Ended(Outcome.OK)
+        self.runtime.follow_up()
+
+    def cannot_send(self, name: str) -> None:
+        step: Step = self.exchanges[name].not_sent()
+        while isinstance(step, Attempt):
+            step = self.exchanges[name].not_sent()  # Nor there.
+        self._take(name, step)
+        self.runtime.follow_up()
 
 
 def configured(

@@ -7,10 +7,11 @@ import time
 
 import pytest
 
-from evenly.core.attempt import Attempt
+from evenly.core.attempt import Ask, Attempt
 from evenly.core.client_task import ClientTask
+from evenly.core.exchange import Exchange, Park, Step
 from evenly.core.report import LoadReport
-from evenly.core.request import Outcome, Reason, Rejection, Request
+from evenly.core.request import Outcome, Reason, Request
 from evenly.wire.load_header import format_load
 from tests.runtime.driven import (
     A,
@@ -34,10 +35,10 @@ async def test_what_waits_for_the_first_list_goes_on_in_its_order() -> None:
             requests.begin(name, is_patient=name in "bd")
         assert requests.names == []
         discovery.say(A, B)
-        await until(lambda: len(requests.ended) == 4)
+        await until(lambda: len(requests.gone_on) == 4)
 
         assert requests.names == list("abcd")
-        assert all(isinstance(answer, Attempt) for _, answer in requests.ended)
+        assert all(isinstance(step, Attempt) for _, step in requests.gone_on)
 
 
 async def test_without_backends_only_the_patient_wait_on() -> None:
@@ -46,13 +47,13 @@ async def test_without_backends_only_the_patient_wait_on() -> None:
         for name in "abcd":
             requests.begin(name, is_patient=name in "ac")
         discovery.say()  # There are none, and that is known.
-        await until(lambda: len(requests.ended) == 2)
+        await until(lambda: len(requests.gone_on) == 2)
         requests.begin("e")
 
         assert requests.names == ["b", "d", "e"]
         assert {requests.reason(name) for name in "bde"} == {Reason.NO_BACKEND}
         discovery.say(A)
-        await until(lambda: len(requests.ended) == 5)
+        await until(lambda: len(requests.gone_on) == 5)
         assert requests.names[3:] == ["a", "c"]
 
 
@@ -60,11 +61,11 @@ async def test_the_wait_for_the_first_list_ends() -> None:
     async with started(Listed(), configured(discovery_seconds=0.02)) as (runtime, _, requests):
         requests.begin("a")
         requests.begin("b", is_patient=True)
-        await until(lambda: requests.ended)
+        await until(lambda: requests.gone_on)
 
         assert runtime.is_discovered
         assert (requests.names, requests.reason("a")) == (["a"], Reason.NO_BACKEND)
-        assert not requests.waiting["b"].is_over
+        assert runtime.requests.parked == 1
 
 
 async def test_at_the_limit_the_patient_go_on_one_by_one_in_their_order() -> None:
@@ -91,18 +92,16 @@ async def test_nobody_overtakes_who_waits_and_who_came_first_waits_first() -> No
         await until(lambda: healthy(runtime) == 1)
         requests.begin("a", is_patient=True)
         requests.begin("b", is_patient=True)
-        attempt = requests.answer("a")
-        assert isinstance(attempt, Attempt)
-        attempt.finish(Outcome.OK)  # There is a place, and b has not been told.
+        requests.exchanges["a"].ended(Outcome.OK)  # There is a place, and b has not been told.
         requests.begin("c", is_patient=True)
         assert requests.names == ["a"]
-        requests.begin("d", is_patient=True)
-        runtime.park_first(requests.waiting["d"])  # It had been begun before, and came to nothing.
-        runtime.settled()
+        runtime.follow_up()
+        assert requests.names == ["a", "b"]
+        requests.cannot_send("b")  # It had been begun before c, and came to nothing.
 
-        for name in ("d", "b", "c"):
-            assert requests.names[-1] == name
-            requests.finish(name)
+        assert requests.names == ["a", "b", "b"]
+        requests.finish("b")
+        assert requests.names == ["a", "b", "b", "c"]
 
 
 async def test_who_gives_up_is_forgotten_and_holds_up_nobody() -> None:
@@ -111,11 +110,11 @@ async def test_who_gives_up_is_forgotten_and_holds_up_nobody() -> None:
         await until(lambda: healthy(runtime) == 1)
         for name in "abcd":
             requests.begin(name, is_patient=True)
-        requests.waiting["b"].cancel()
-        requests.waiting["c"].cancel()
-        requests.waiting["c"].cancel()  # A second time does nothing.
+        requests.exchanges["b"].cancel()
+        requests.exchanges["c"].cancel()
+        requests.exchanges["c"].cancel()  # A second time does nothing.
 
-        assert len(runtime._parked) == 1
+        assert runtime.requests.parked == 1
         requests.finish("a")
         assert requests.names == ["a", "d"]
 
@@ -127,7 +126,7 @@ async def test_more_can_wait_than_python_can_nest() -> None:
         for number in range(3000):
             requests.begin(str(number), is_patient=number % 2 == 0)
         discovery.say(A, B)
-        await until(lambda: len(requests.ended) == 3000)
+        await until(lambda: len(requests.gone_on) == 3000)
 
         assert requests.names == [str(number) for number in range(3000)]
 
@@ -137,20 +136,22 @@ async def test_who_waits_again_does_not_keep_the_loop_busy() -> None:
     async with started(Listed([A])) as (runtime, _, _requests):
         await until(lambda: healthy(runtime) == 1)
         begun: list[Attempt] = []
+        exchange = Exchange(runtime.requests, Request(), is_patient=True)
 
-        def cannot_send(answer: Attempt | Rejection) -> None:
-            if not isinstance(answer, Attempt):
+        def cannot_send(step: Step) -> None:
+            if not isinstance(step, Attempt):
                 return  # It has stopped.
-            begun.append(answer)
-            answer.finish(Outcome.NOT_SENT, is_final=True)
-            runtime.settled()
-            runtime.park(Request(), cannot_send, is_patient=True)
+            begun.append(step)
+            while isinstance(step, Attempt):
+                step = exchange.not_sent()  # It is sent nowhere.
+            assert isinstance(step, Park)
+            runtime.hold(exchange, step, cannot_send)
+            runtime.follow_up()
 
-        runtime.park(Request(), cannot_send, is_patient=True)
-        runtime.settled()
-        assert len(begun) == 1
-        runtime.settled()
+        cannot_send(runtime.begin(exchange))
         assert len(begun) == 2
+        runtime.follow_up()
+        assert len(begun) == 3
 
 
 async def test_what_waits_when_it_stops_is_rejected() -> None:
@@ -172,10 +173,10 @@ async def test_a_question_that_nobody_answers_holds_the_request_for_its_time() -
         async with started(Listed([first, second]), config) as (runtime, _, requests):
             await until(lambda: healthy(runtime) == 2)
             requests.begin("a")
-            assert not requests.waiting["a"].is_over
-            await until(lambda: requests.ended)
+            assert requests.names == []
+            await until(lambda: requests.gone_on)
 
-            assert isinstance(requests.answer("a"), Attempt)
+            assert isinstance(requests.step("a"), Attempt)
             assert runtime.prober.snapshot().answered == 0
 
 
@@ -188,9 +189,9 @@ async def test_an_answered_question_does_not_wait_for_the_rest_of_its_time() -> 
             await until(lambda: healthy(runtime) == 2)
             requests.begin("a")
             async with asyncio.timeout(9):
-                await until(lambda: requests.ended)
+                await until(lambda: requests.gone_on)
 
-            attempt = requests.answer("a")
+            attempt = requests.step("a")
             assert isinstance(attempt, Attempt)
             assert attempt.backend == second
 
@@ -201,10 +202,10 @@ async def test_a_request_given_up_while_it_asks_is_not_begun() -> None:
         async with started(Listed([first, second]), config) as (runtime, _, requests):
             await until(lambda: healthy(runtime) == 2)
             requests.begin("a")
-            requests.waiting["a"].cancel()
+            requests.exchanges["a"].cancel()
             await asyncio.sleep(0.1)
 
-            assert requests.ended == []
+            assert requests.gone_on == []
             assert runtime.task.snapshot().active == 0
 
 
@@ -218,21 +219,25 @@ async def test_without_probes_nobody_waits_for_answers() -> None:
         assert runtime.task.snapshot().policy == "weighted_least_loaded"
 
 
-async def test_without_probes_a_question_is_not_waited_for() -> None:
+async def test_without_probes_a_question_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A throttle asks too, whatever the policy."""
+
+    def ask(task: ClientTask, request: Request) -> Ask:
+        return task._ask(task._resume, request, list(task._membership.views), time.monotonic())
+
     config = configured(ask_seconds=10.0, is_probing=False)
-    async with started(Listed([A, B]), config) as (runtime, _, _requests):
+    async with started(Listed([A, B]), config) as (runtime, _, requests):
         await until(lambda: healthy(runtime) == 2)
-        gone_on: list[Attempt | Rejection] = []
-        views = list(runtime.task._membership.views)
-        ask = runtime.task._ask(runtime.task._resume, Request(), views, time.monotonic())
+        with monkeypatch.context() as patched:
+            patched.setattr(ClientTask, "begin", ask)
+            requests.begin("a")
 
-        waiting = runtime.ask(ask, gone_on.append)
-
-        assert not waiting.is_over  # Never from within.
+        assert requests.names == []  # Never from within.
         async with asyncio.timeout(9):
-            await until(lambda: gone_on)
-        assert isinstance(gone_on[0], Attempt)
+            await until(lambda: requests.names == ["a"])
+        assert isinstance(requests.step("a"), Attempt)
 
 
 async def test_a_patient_request_that_asked_waits_on_where_nobody_is_free() -> None:
@@ -243,7 +248,7 @@ async def test_a_patient_request_that_asked_waits_on_where_nobody_is_free() -> N
             for name in "abc":  # All three ask, and there are two places.
                 requests.begin(name, is_patient=True)
             requests.begin("d", is_patient=False)
-            await until(lambda: len(requests.ended) >= 3)
+            await until(lambda: len(requests.gone_on) >= 3)
 
             assert requests.names[:2] == ["a", "b"]
             assert requests.reason("d") is Reason.AT_LIMIT
