@@ -45,6 +45,11 @@ _THROTTLED = {cause: Rejection(Reason.THROTTLED, retryable=False, cause=cause) f
 _EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
 _NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
 _AT_LIMIT = Rejection(Reason.AT_LIMIT, retryable=True)
+# By their own names, because an enum's members take long to look up.
+_OK = Outcome.OK
+_NOT_SENT = Outcome.NOT_SENT
+_TIMEOUT = Outcome.TIMEOUT
+_DONE = Next.DONE
 # How often the policy learns weights anew and errors fade; its constants are per second.
 _POLICY_SECONDS = 1.0
 # How fast the average round trip follows new ones: about the last ten count.
@@ -471,7 +476,7 @@ class ClientTask:
     def _next(self, attempt: Attempt, outcome: Outcome, now: float, *, is_final: bool) -> Next:
         request = attempt.request
         may_go_on = not is_final and (request.deadline_at is None or now < request.deadline_at)
-        if outcome is Outcome.NOT_SENT:
+        if outcome is _NOT_SENT:
             # Nothing left this process: to send it elsewhere is no retry, and no backend pays.
             if may_go_on and len(attempt.tried) - attempt.number < _NOT_SENT_MAX:
                 return Next.RETRY
@@ -486,13 +491,13 @@ class ClientTask:
                 return Next.RETRY
             self._observer.retry_refused(request)
         self._record_end(attempt, outcome, now)
-        if outcome is Outcome.OK or outcome is Outcome.CANCELLED:
-            return Next.DONE
+        if outcome is _OK or outcome is Outcome.CANCELLED:
+            return _DONE
         return Next.GIVE_UP
 
     def _record_end(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         request = attempt.request
-        if outcome is not Outcome.TIMEOUT:
+        if outcome is not _TIMEOUT:
             self._throttle.record(request.criticality, request.customer, outcome, now)
             return
         allowed = _seconds_left(request, attempt.begun_at)

@@ -19,6 +19,9 @@ from evenly.wire.metadata import parse_reject
 __all__ = ["ERROR_CODES", "PUSHBACK_KEY", "outcome_of", "outcome_of_lost"]
 
 _Code = grpc.StatusCode
+# By their own names, because an enum's members take long to look up.
+_OK: Final = Outcome.OK
+_CODE_OK: Final = _Code.OK
 
 PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
 """When a server wants to be tried again: gRPC's own word for "not now"."""
@@ -54,8 +57,8 @@ def outcome_of(
     status (so that the backend itself, and a backend of ours, has spoken), `is_cancelled` whether
     this side gave up, and `has_pushback` whether the status says when to try again.
     """
-    if code is _Code.OK:
-        return Outcome.OK
+    if code is _CODE_OK:
+        return _OK
     if is_cancelled:
         return Outcome.CANCELLED
     refused = None if reject is None else parse_reject(reject)
