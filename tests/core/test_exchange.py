@@ -192,7 +192,9 @@ def test_patience_ends_only_where_another_connection_stands() -> None:
     assert world.active == 1
 
 
-def test_a_deadline_that_passes_before_the_connection_stands_is_no_time_out() -> None:
+def test_a_deadline_that_passes_before_the_connection_stands_is_no_time_out() -> (
+    None
+):
     world = World(A)
     exchange = world.exchange(seconds=1.0)
     attempt = attempt_of(exchange.begin())

@@ -18,6 +18,7 @@ import grpc
 
 from evenly.core.exchange import Exchange
 from evenly.core.request import Outcome, Request
+from evenly.grpc.sync.connection import Connection
 from evenly.grpc.sync.errors import CANCELLED, FORKED, Unsent
 from evenly.grpc.sync.status import Status
 from evenly.grpc.sync.turn import Placed, Result, Turn
@@ -132,7 +133,7 @@ class AnyCall(Status):
             self._end(found)
 
     def _send(self, placed: Placed) -> None:
-        if self._is_over:
+        if self.done():
             return  # It was given up meanwhile, and its attempt with it.
         attempt, connection = placed
         sending = Sending(self, placed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import final
+from typing import Final, final
 
 import grpc
 
@@ -36,6 +36,10 @@ from evenly.wire.metadata import REJECT_KEY
 
 __all__ = ["Service"]
 
+# Names of this module are six times as fast as a look into an Enum, before Python 3.12.
+_OK: Final = Outcome.OK
+_LOST: Final = Outcome.LOST
+_NOT_SENT: Final = Outcome.NOT_SENT
 _CLOSED = "Cannot invoke RPC on closed channel!"
 _FORKED = "this call began before the process was forked"
 
@@ -114,8 +118,8 @@ class Service(Connections[Connection]):
     ) -> Result | Turn:
         """Begin a request: find a connection for it, or a `Turn` where that takes time.
 
-        `on_done` is what the turn calls; without it, somebody waits for it.  Whoever gets no further
-        than this, such as for a KeyboardInterrupt, has to `abandon` the request.
+        `on_done` is what the turn calls; without it, somebody waits for it.  Whoever gets no
+        further than this, such as for a KeyboardInterrupt, has to `abandon` the request.
         """
         if self.closed_because is not None:
             raise ValueError(self.closed_because)
@@ -150,7 +154,7 @@ class Service(Connections[Connection]):
             has_pushback=_first(PUSHBACK_KEY, trailers) is not None,
             is_cancelled=is_cancelled or self.closed_because is not None,
         )
-        if outcome is Outcome.LOST:
+        if outcome is _LOST:
             now = time.monotonic()
             outcome = outcome_of_lost(attempt, details, now, is_ready=connection.is_ready)
         view = attempt.view
@@ -161,17 +165,18 @@ class Service(Connections[Connection]):
             before = view.health.state
             if report is not None:
                 self.runtime.task.record_report(view.backend, report)
-            elif outcome is Outcome.OK:
+            elif outcome is _OK:
                 self.runtime.task.record_repeat(view.backend)
             if said is not None:
                 self.runtime.task.record_orca(view.backend, said)
             is_unused = self._take_off(exchange, connection)
             step: Step
-            if outcome is Outcome.NOT_SENT:
+            if outcome is _NOT_SENT:
                 step = exchange.not_sent(is_final=is_final)
             else:
                 step = exchange.ended(outcome, is_final=is_final)
-            found = self._follow(exchange, step, on_done)
+            is_answered = isinstance(step, Ended) and step.rejection is None
+            found = None if is_answered else self._follow(exchange, step, on_done)
             # What the runtime may have to act on; whatever else there is, it sees in a second.
             is_news = (
                 view.health.state is not before
@@ -206,11 +211,8 @@ class Service(Connections[Connection]):
 
     # Under the lock.
 
-    def place(self, exchange: Exchange, connection: Connection | None) -> Placed | None:
-        """Count an attempt in on a connection, if that stands."""
-        attempt = exchange.attempt
-        if attempt is None or connection is None or not connection.is_ready:
-            return None
+    def place(self, exchange: Exchange, attempt: Attempt, connection: Connection) -> Placed:
+        """Count an attempt in on a connection that stands."""
         self.under_way[exchange] = connection
         connection.active += 1
         return attempt, connection
@@ -227,9 +229,9 @@ class Service(Connections[Connection]):
     ) -> Result | Turn:
         """Do what the core says, as far as any thread can."""
         if isinstance(step, Attempt):
-            placed = self.place(exchange, self.connections.get(step.view.backend.address))
-            if placed is not None:
-                return placed
+            connection = self.connections.get(step.view.backend.address)
+            if connection is not None and connection.is_ready:
+                return self.place(exchange, step, connection)
         elif isinstance(step, Ended):
             rejection = step.rejection
             if rejection is not None and rejection.reason is Reason.NO_BACKEND:

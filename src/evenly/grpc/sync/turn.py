@@ -131,7 +131,7 @@ class Turn:
         if isinstance(step, Attempt):
             connection = service.connection_for(step)
             if connection is None or connection.state is not State.CONNECTING:
-                self._send(connection)
+                self._send(step, connection)
                 return
             with service.lock:
                 wait = None if self.is_over else self._exchange.connect()
@@ -151,8 +151,8 @@ class Turn:
         with self._service.lock:
             if self.is_over:
                 return
-            self._exchange.connected()
-        self._send(connection)
+            attempt = self._exchange.connected()
+        self._send(attempt, connection)
 
     def waited(self) -> float | None:
         """Go on elsewhere, if that can be had; else return until when to wait on."""
@@ -166,16 +166,18 @@ class Turn:
         self._service.runtime.follow_up()
         return None
 
-    def _send(self, connection: Connection | None) -> None:
+    def _send(self, attempt: Attempt, connection: Connection | None) -> None:
         """Have it sent on this connection, or elsewhere if it is none."""
         service = self._service
         with service.lock:
             if self.is_over:
                 return
-            placed = service.place(self._exchange, connection)
-            step = self._exchange.not_sent() if placed is None else None
+            if connection is not None and connection.is_ready:
+                self._result = service.place(self._exchange, attempt, connection)
+                step = None
+            else:
+                step = self._exchange.not_sent()
         if step is None:
-            self._result = placed
             self._tell()
         else:
             self.go_on(step)
