@@ -214,6 +214,17 @@ def test_a_deadline_that_passes_while_it_is_sent_is_a_time_out() -> None:
     assert attempt.outcome is Outcome.TIMEOUT
 
 
+def test_a_deadline_that_passes_between_begun_and_sent_is_no_time_out() -> None:
+    """Threads: the step that begins an attempt is known, and nobody has sent it yet."""
+    world = World(A, B)
+    exchange = world.exchange(seconds=1.0)
+    attempt = attempt_of(exchange.begin())
+
+    assert rejected(exchange.expire(is_sent=False)) is Reason.EXPIRED
+    assert attempt.outcome is Outcome.NOT_SENT
+    assert world.active == 0
+
+
 def test_a_failure_stands_when_time_is_up_before_the_next_attempt_is_sent() -> None:
     world = World(A, B)
     exchange = world.exchange(seconds=1.0)

@@ -36,7 +36,7 @@ from evenly.wire.metadata import REJECT_KEY
 
 __all__ = ["Service"]
 
-# Names of this module are six times as fast as a look into an Enum, before Python 3.12.
+# By their own names, because an enum's members take long to look up.
 _OK: Final = Outcome.OK
 _LOST: Final = Outcome.LOST
 _NOT_SENT: Final = Outcome.NOT_SENT
