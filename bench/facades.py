@@ -21,7 +21,7 @@ from evenly.core.request import Outcome, Request
 
 SIZES = (20, 100, 1000)
 POLICIES = ("round_robin", "least_loaded", "weighted_round_robin", "probing")
-# DESIGN section 7: each of the two at most 250 empty method calls with the null observer.
+# Each of the two at most 250 empty method calls with the null observer.
 BOUND = 250.0
 
 

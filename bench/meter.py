@@ -1,4 +1,4 @@
-"""What metering adds to a coroutine: per request, and per await (issue 3: ≤ 3 µs plus 2 µs)."""
+"""What metering adds to a coroutine: per request, and per await (bound: 3 µs plus 2 µs)."""
 
 from __future__ import annotations
 

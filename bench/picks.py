@@ -13,7 +13,7 @@ from evenly.core.balancing.health import Health, HealthConfig
 from evenly.core.balancing.policies.catalogue import POLICIES, PolicyConfig, make_policy
 
 SIZES = (20, 100, 1000)
-# DESIGN section 7: a pick of these three is at most 25 empty method calls, at any size.
+# A pick of these three is at most 25 empty method calls, at any size.
 PICK_BOUND = {"round_robin": 25.0, "least_loaded": 25.0, "weighted_round_robin": 25.0}
 
 

@@ -2,7 +2,7 @@
 
     evenly.config.ClientTaskConfig(retry=evenly.config.RetryConfig(attempts=1))
 
-Each is frozen, checks its values when it is made, and has the design's defaults.
+Each is frozen, checks its values when it is made, and has the defaults that `docs/` explains.
 """
 
 from __future__ import annotations

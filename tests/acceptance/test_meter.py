@@ -1,4 +1,4 @@
-"""The meter against the real CPU clock (issue 3, "Cost")."""
+"""The meter against the real CPU clock."""
 
 from __future__ import annotations
 

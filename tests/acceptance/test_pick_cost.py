@@ -1,4 +1,4 @@
-"""What picking and accounting cost, in empty method calls (DESIGN section 7)."""
+"""What picking and accounting cost, in empty method calls."""
 
 from __future__ import annotations
 

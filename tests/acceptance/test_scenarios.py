@@ -1,4 +1,4 @@
-"""What the simulator must show (issue 4), one test for each line, by the shipped scenarios.
+"""What the simulator must show, one test for each line, by the shipped scenarios.
 
 That its queues are those of Erlang is in `tests/sim/test_erlang.py`.  Figures of simulated time are
 the same wherever they are computed; those of CPU time are medians of three runs.

@@ -87,8 +87,8 @@ def new_task(
     boot: int = BOOT,
     observer: Observer = NO_OBSERVER,
 ) -> BackendTask:
-    # Without the slack, so that the ramps' numbers are the design's, and with no queue that is too
-    # short to be refused at once, nor too new; all have tests of their own.
+    # Without the slack, so that the ramps' numbers are those of `docs/utilization.md`, and with no
+    # queue that is too short to be refused at once, nor too new; all have tests of their own.
     return BackendTask(
         replace(
             config or BackendTaskConfig(),

@@ -1,8 +1,8 @@
 """Decide what to believe of what a caller says about its request.
 
-DESIGN section 4, "Criticality": peers on loopback and private networks, or listed, or with an mTLS
-identity, are believed; others are capped at CRITICAL and belong to the default customer.  Section
-5: everything received is untrusted: bounded lengths, finite numbers, or it is treated as absent.
+SRE book, chapter 21, "Criticality".  Peers on loopback and private networks, or listed, or with an
+mTLS identity, are believed; others are capped at CRITICAL and belong to the default customer.
+Whoever says it, lengths are bounded and numbers finite, or the value is treated as absent.
 
 Nothing here raises, whatever it is given: a hostile value must cost its sender an answer, not the
 backend an exception.  Only plain `str` and `bytes` (and, where they fit, `int` and `float`) are

@@ -60,7 +60,7 @@ _NOT_SENT_MAX = 3
 _LEAST_EPS = 0.05
 # For how long a report stands for the ones that are left out: backends make one every 10 ms.
 _REPEAT_SECONDS = 0.02
-# Whom a throttled client task asks whether it may send again (DESIGN: two backends).
+# How many backends a throttled client task asks whether it may send again.
 _THROTTLE_PROBES = 2
 
 

@@ -1,6 +1,6 @@
 """What a backend says in gRPC's words: the status of a refusal, the trailers of every response.
 
-FIELD section 2 has the table of statuses.  Nothing is guessed from a message: a refusal is named in
+`docs/wire.md` has the table of statuses.  Nothing is guessed from a message: a refusal is named in
 `evenly-reject` too, and the message is for people.
 """
 

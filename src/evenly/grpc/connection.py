@@ -2,7 +2,7 @@
 
 A `grpc.aio.Channel` reconnects by itself, with a back-off of its own.  Here the core decides when
 to connect, so a channel is used for one connection: when that breaks or could not be had, the
-channel is dropped, and the next connection has a new one (23 KB, FIELD section 1).
+channel is dropped, and the next connection has a new one, which costs 23 KB.
 """
 
 from __future__ import annotations

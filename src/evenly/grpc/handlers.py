@@ -1,10 +1,10 @@
 """Put admission, metering and the load report around the handlers of a `grpc.aio` server.
 
-A handler is wrapped once, not per call (FIELD section 1: 0 against 13–15 µs).  Whatever kind it is,
-what gRPC sees is a coroutine function: for streams that is its reader-and-writer API, in which a
+A handler is wrapped once, not per call, which would cost 13 to 15 µs.  Whatever kind it is, what
+gRPC sees is a coroutine function: for streams that is its reader-and-writer API, in which a
 cancellation arrives inside our frame, so that a request ends here, and exactly once, on every path.
 
-The order is that of DESIGN section 3: read the metadata, admit or refuse (a request of one message
+The order, as in `ARCHITECTURE.md`: read the metadata, admit or refuse (a request of one message
 is not parsed before), wait for the turn to begin, run inside the context with the CPU metered,
 finish, and only then write the report.
 """

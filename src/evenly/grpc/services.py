@@ -1,8 +1,9 @@
 """Serve what other people's clients ask a backend for: its health, and its load out of band.
 
-`grpc.health.v1` follows the lame duck state and nothing else: overload is not death (DESIGN section
-4).  The servicer of grpcio-health-checking 1.85 is not used, because of `Watch`: when one watcher
-of a service leaves, it forgets all others of that service, who then never hear of the lame duck.
+`grpc.health.v1` follows the lame duck state and nothing else: overload is not death
+(`docs/health.md`).  The servicer of grpcio-health-checking 1.85 is not used, because of `Watch`:
+when one watcher of a service leaves, it forgets all others of that service, who then never hear of
+the lame duck.
 
 Both bypass admission: a backend that is overloaded must go on saying so.
 """

@@ -1,6 +1,6 @@
 """What a backend says in HTTP's words: the answer of a refusal, the headers of every response.
 
-FIELD section 2 has the table of statuses.  Nothing is guessed from a status or a text: a refusal is
+`docs/wire.md` has the table of statuses.  Nothing is guessed from a status or a text: a refusal is
 named in `evenly-reject` too, and the JSON body is for people and their logs.
 """
 

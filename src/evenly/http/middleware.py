@@ -2,7 +2,7 @@
 
     app = evenly.http.Middleware(app)
 
-The order is that of DESIGN section 3: read the headers, admit or refuse before the body is read,
+The order, as in `ARCHITECTURE.md`: read the headers, admit or refuse before the body is read,
 wait for the turn to begin, run the application inside the context with the CPU metered, and report
 with the response.  A response's headers go out before the request has ended, so that, unlike in
 gRPC, the report still counts it as active.

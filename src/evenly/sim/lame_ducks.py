@@ -40,8 +40,8 @@ class LameDucks:
     def sent(self, machine: Machine, now: float) -> None:
         """See an attempt sent to a lame duck.
 
-        A client task may that does not know yet, or has nobody else: "Last resort when no backend
-        is healthy: lame ducks" (DESIGN), and before a request is rejected at the limit.
+        A client task may do so if it does not know yet, or has nobody else: lame ducks are the last
+        resort where no backend is healthy, and before a request is rejected at the limit.
         """
         address = machine.backend.address
         if self._words.get(address) != machine.word and not self._must_know(machine, now):

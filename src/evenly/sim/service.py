@@ -93,7 +93,7 @@ class ServiceConfig:
     error_cost_ratio: float = 0.01
     """What an error costs while the backend fails fast, in mean costs."""
     probe_cost_seconds: float = 0.000009
-    """What answering a probe costs (measured: FIELD, section 1c)."""
+    """What answering a probe costs (9 µs, measured on a socket drained in a loop)."""
     connect_cost_seconds: float = 0.0002
     """What accepting a connection costs, before the queue, as refusals do."""
     accept_backlog: int = 128

@@ -1,6 +1,6 @@
 """The UDP datagram of probes: a question, its answer, and the unasked notice of a lame duck.
 
-DESIGN section 5: a datagram has one fixed size, so that an answer is never larger than its question
+A datagram has one fixed size, so that an answer is never larger than its question
 and nobody can use a backend to amplify an attack.  The nonce is the asker's: an answer repeats it,
 and so does a notice, which repeats the last one that its prober sent.  Answers are a pure function
 of the backend's state, so that a replayed question does no harm and needs no memory.

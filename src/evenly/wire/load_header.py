@@ -1,6 +1,6 @@
 """The load report as one line of text, which every response of a backend carries.
 
-DESIGN section 5: `evenly-load: 1;b=<boot>;n=<sequence>;s=h|l;a=<4 bits>;r=<runnable>;c=<active>;
+`evenly-load: 1;b=<boot>;n=<sequence>;s=h|l;a=<4 bits>;r=<runnable>;c=<active>;
 u=<utilization>;q=<qps>;e=<eps>;t=<latency>;g=<compute units>;p=<probe port>`, where the highest
 criticality is the first of the four bits.  At most 160 bytes; keys that a reader does not know are
 ignored, a version that it does not know is no report.

@@ -1,9 +1,8 @@
 """What requests and rejections carry beside their bodies, in gRPC's metadata and HTTP's headers.
 
-DESIGN section 5.  A request on its first attempt with the default criticality and customer carries
-nothing at all: each entry costs gRPC 5 µs and more (FIELD section 1), and absent means default.
-Criticality travels twice, under a key of ours and in W3C `baggage`, which is what other people's
-middleware passes on; ours beats it.
+A request on its first attempt with the default criticality and customer carries nothing at all:
+each entry costs gRPC 5 µs and more, and absent means default.  Criticality travels twice, under a
+key of ours and in W3C `baggage`, which is what other people's middleware passes on; ours beats it.
 
 What is read here is not yet believed: `Claims` holds the values as they came, and `believed` asks
 `core.claim`.  Nothing received raises, whatever it is.

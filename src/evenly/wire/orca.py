@@ -1,6 +1,6 @@
 """The load report in the words of everyone else's clients: ORCA's `OrcaLoadReport`.
 
-FIELD section 2: gRPC's and Envoy's weighted round robin read it, as a serialized message in gRPC's
+gRPC's and Envoy's weighted round robin read it, as a serialized message in gRPC's
 trailing metadata and as text in an HTTP header.  Four fields, all doubles, say what we have to say,
 so the message is written by hand; the tests compare it with the generated module.
 

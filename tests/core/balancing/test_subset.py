@@ -115,7 +115,7 @@ def test_deterministic_gives_every_backend_exactly_ten_clients_as_in_the_book() 
 @pytest.mark.parametrize(
     ("clients", "backends", "subset_size", "least", "most"),
     [
-        # FIELD section 4: 1.00, 0.95 to 1.05, and 0.75 to 1.25 of the means 10, 20 and 4.
+        # As a prototype gave: 1.00, 0.95 to 1.05, and 0.75 to 1.25 of the means 10, 20 and 4.
         (300, 300, 10, 10, 10),
         (300, 300, 20, 20, 20),
         (100, 500, 20, 3, 5),

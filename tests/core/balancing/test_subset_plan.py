@@ -22,7 +22,7 @@ NAMES = "random, deterministic, rendezvous, rocksteadier, nested"
 
 @pytest.fixture(scope="module")
 def plans() -> dict[str, SubsetPlan]:
-    """All algorithms at the shape of FIELD section 4's second table."""
+    """All algorithms at the shape of the table in `docs/subset.md`."""
     # Rendezvous mixes a hash at every look, and is slow: 360,000 looks pay for a roll of 60 client
     # tasks (60 · 20 batches · 300) and for restarts of 200 (200 · 6 · 300).  Its
     # client tasks choose without regard to each other, so that any of them are a fair sample.
@@ -64,7 +64,7 @@ def test_seeds_mean_nothing_to_the_others() -> None:
     assert plan_subsets("nested", clients=20, backends=60, size=5, seeds=8).seeds == 1
 
 
-def test_the_figures_of_the_field_even_ones(plans: dict[str, SubsetPlan]) -> None:
+def test_the_figures_of_the_docs_even_ones(plans: dict[str, SubsetPlan]) -> None:
     for name in ("deterministic", "rocksteadier"):
         assert (plans[name].balance.least, plans[name].balance.most) == (10, 10)
     # 300 clients = 18 lots of 16 and 12 clients more.
@@ -72,14 +72,14 @@ def test_the_figures_of_the_field_even_ones(plans: dict[str, SubsetPlan]) -> Non
 
 
 @pytest.mark.parametrize("name", ["random", "rendezvous"])
-def test_the_figures_of_the_field_uneven_ones(plans: dict[str, SubsetPlan], name: str) -> None:
+def test_the_figures_of_the_docs_uneven_ones(plans: dict[str, SubsetPlan], name: str) -> None:
     # Binomial with mean 10 and standard deviation 3.1: the largest of 300 lies 2.5 to 4.5 of those
-    # above the mean.  FIELD's one draw: 2.0 to 2.3 times the mean.
+    # above the mean.  One draw of a first draft: 2.0 to 2.3 times it.
     assert 18 <= plans[name].balance.most <= 24
 
 
 @pytest.mark.parametrize("name", ["random", "rendezvous", "rocksteadier"])
-def test_the_figures_of_the_field_replacing_ones(plans: dict[str, SubsetPlan], name: str) -> None:
+def test_the_figures_of_the_docs_replacing_ones(plans: dict[str, SubsetPlan], name: str) -> None:
     churn = plans[name].churn
     # Expected: 300 · 10 / 301 = 10 connections of 3,000 for one more, with a standard deviation of
     # about sqrt(10); one restart is twice that; the mean of six restarts varies less, even if only
@@ -88,23 +88,23 @@ def test_the_figures_of_the_field_replacing_ones(plans: dict[str, SubsetPlan], n
     assert churn.remove_backend == pytest.approx(1 / 300, abs=3 * 10**0.5 / 3000)
     assert churn.restart_backend == pytest.approx(2 / 300, abs=3 * 2 * (10 / 6) ** 0.5 / 3000)
     assert 0.08 <= churn.grow_backends <= 0.1
-    assert 1.65 <= churn.rolling_restart <= 1.75  # FIELD: 1.7
+    assert 1.65 <= churn.rolling_restart <= 1.75  # a draft: 1.7
 
 
-def test_the_figures_of_the_field_deterministic(plans: dict[str, SubsetPlan]) -> None:
+def test_the_figures_of_the_docs_deterministic(plans: dict[str, SubsetPlan]) -> None:
     churn = plans["deterministic"].churn
-    # FIELD: 38 %.  It depends on where the shuffles of a round part, so 10 rounds vary: DESIGN says
-    # 27 to 99 % for one backend more or less.
+    # A draft: 38 %.  It depends on where the shuffles of a round part, so 10 rounds vary: 27 to
+    # 99 % for one backend more or less.
     assert 0.27 <= churn.add_backend <= 0.5
     # 299 backends make 29 subsets instead of 30: clients keep what they share by chance, 10 / 300.
     assert churn.remove_backend == pytest.approx(1 - 10 / 300, abs=0.05)
-    assert churn.restart_backend == pytest.approx(2 * (1 - 10 / 300), abs=0.05)  # FIELD: 190 %
+    assert churn.restart_backend == pytest.approx(2 * (1 - 10 / 300), abs=0.05)  # a draft: 190 %
     # All of it as the first batch goes and as the last returns; in between each of the 19 other
     # batches of 15 takes the places of the one before: 19 · 15 / 285 = 1.
-    assert churn.rolling_restart == pytest.approx(2 * (1 - 10 / 300) + 1, abs=0.05)  # FIELD: 2.9
+    assert churn.rolling_restart == pytest.approx(2 * (1 - 10 / 300) + 1, abs=0.05)  # a draft: 2.9
 
 
-def test_the_figures_of_the_field_nested(plans: dict[str, SubsetPlan]) -> None:
+def test_the_figures_of_the_docs_nested(plans: dict[str, SubsetPlan]) -> None:
     churn = plans["nested"].churn
     assert churn.add_backend <= 1.1 / 300
     assert churn.remove_backend == 0

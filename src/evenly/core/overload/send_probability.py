@@ -18,7 +18,7 @@ __all__ = ["SendProbability", "SendProbabilityConfig"]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendProbabilityConfig:
-    """Set the controller; the defaults come from prototypes (DESIGN, section 4)."""
+    """Set the controller; the defaults come from simulations (`docs/throttle.md`)."""
 
     accepts_multiplier: float = 1.1
     """K: how many requests reach the backend per accept, in balance.  The book prefers 2 because it

@@ -1,6 +1,6 @@
 """Put admission, metering and the load report around the handlers of a threaded server.
 
-The order is that of DESIGN section 3: a request is admitted where it arrives (`reception.py`), or
+The order, as in `ARCHITECTURE.md`: a request is admitted where it arrives (`reception.py`), or
 else by the thread of the pool that takes it; only then it is parsed, the handler runs inside the
 context with its CPU metered, the request is finished and the report written.  A handler is wrapped
 once, not per call.
