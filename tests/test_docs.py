@@ -61,3 +61,39 @@ def test_every_page_is_linked_from_the_readme_or_the_api_page() -> None:
 
     missing = [page.name for page in ROOT.glob("docs/*.md") if page.name not in linked]
     assert missing == []
+
+
+def test_the_architecture_fits_into_one_reading() -> None:
+    lines = (ROOT / "ARCHITECTURE.md").read_text().splitlines()
+
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 115] == []
+
+
+def test_every_decision_is_dated_and_every_page_of_them_listed() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    index = pages.pop([page.name for page in pages].index("README.md")).read_text()
+    entries = {page.name: re.findall(r"^## (.+)", page.read_text(), re.MULTILINE) for page in pages}
+
+    assert sorted(re.findall(r"^\| \[\w+\]\(([\w-]+\.md)\)", index, re.MULTILINE)) == sorted(
+        entries
+    )
+    for headings in entries.values():
+        assert headings
+        assert [each for each in headings if not re.search(r"\(20\d\d-\d\d-\d\d", each)] == []
+
+
+def test_no_text_refers_to_a_document_outside_the_repository() -> None:
+    kinds = {".py", ".md", ".toml", ".js", ".html", ".css"}
+    folders = ("src", "tests", "docs", "bench", "examples", "scenarios")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    files += [*ROOT.glob("*.md"), ROOT / "pyproject.toml", ROOT / "Makefile"]
+    outside = re.compile(r"\b(?:DESIGN|FIELD|HOUSE_RULES)\b|design note|\b[Ii]ssue #?\d")
+
+    assert [
+        str(path.relative_to(ROOT))
+        for path in files
+        if (path.suffix in kinds or path.name == "Makefile")
+        and path != Path(__file__)
+        and outside.search(path.read_text())
+    ] == []
