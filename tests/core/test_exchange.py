@@ -71,7 +71,7 @@ class World:
         return self.task.snapshot().active
 
 
-def attempt_of(step: Step | None) -> Attempt:
+def attempt_of(step: Step | Connect | None) -> Attempt:
     assert isinstance(step, Attempt)
     return step
 
@@ -192,9 +192,7 @@ def test_patience_ends_only_where_another_connection_stands() -> None:
     assert world.active == 1
 
 
-def test_a_deadline_that_passes_before_the_connection_stands_is_no_time_out() -> (
-    None
-):
+def test_a_deadline_that_passes_before_the_connection_stands_is_no_time_out() -> None:
     world = World(A)
     exchange = world.exchange(seconds=1.0)
     attempt = attempt_of(exchange.begin())
@@ -241,7 +239,7 @@ def test_a_failure_stands_when_time_is_up_before_the_next_attempt_is_sent() -> N
 
 def test_before_the_backends_are_known_every_request_waits_in_its_order() -> None:
     world = World(A, active_limit=1, is_discovered=False)
-    patient, second, third = (world.exchange(is_patient=is_patient) for is_patient in (1, 1, 0))
+    patient, second, third = (world.exchange(is_patient=one) for one in (True, True, False))
     assert all(isinstance(one.begin(), Park) for one in (patient, second, third))
     assert world.requests.next_parked() is None
 
@@ -382,7 +380,18 @@ def test_a_request_that_is_cancelled_finishes_its_attempt(is_connecting: bool) -
 
 @pytest.mark.parametrize(
     "verb",
-    "begin probed connect connected waited backends_changed no_backend not_sent ended expire".split(),
+    [
+        "begin",
+        "probed",
+        "connect",
+        "connected",
+        "waited",
+        "backends_changed",
+        "no_backend",
+        "not_sent",
+        "ended",
+        "expire",
+    ],
 )
 def test_nothing_may_be_said_of_a_request_that_is_over(verb: str) -> None:
     world = World(A)

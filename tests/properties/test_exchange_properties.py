@@ -62,7 +62,7 @@ class Exchanges(RuleBasedStateMachine):
         )
         self.is_discovered = is_discovered
         self.is_closed = False
-        self.steps: dict[Exchange, Step] = {}
+        self.steps: dict[Exchange, Step | Connect] = {}
         """Those under way, with what each was last told to do."""
         self.ends: dict[Exchange, Ended | None] = {}
         """Those that are over; `None` was cancelled."""
@@ -71,7 +71,7 @@ class Exchanges(RuleBasedStateMachine):
         if is_discovered:
             self.task.update(BACKENDS)
 
-    def take(self, exchange: Exchange, step: Step) -> None:
+    def take(self, exchange: Exchange, step: Step | Connect) -> None:
         """Note what a request is to do; it may not be over yet."""
         assert exchange not in self.ends
         if isinstance(step, Ended):
@@ -85,7 +85,7 @@ class Exchanges(RuleBasedStateMachine):
             assert step.outcome is None
         self.steps[exchange] = step
 
-    def pick(self, number: int, kind: type[Step]) -> Exchange | None:
+    def pick(self, number: int, kind: type[Step | Connect]) -> Exchange | None:
         found = [one for one, step in self.steps.items() if isinstance(step, kind)]
         return found[number % len(found)] if found else None
 
