@@ -32,6 +32,7 @@ Handler = Callable[[Any], Coroutine[Any, Any, object]]
 """What does the work: it gets what the client said, and returns what JSON can say."""
 
 _LOGGER = logging.getLogger("examples.lines")
+_FLUSH_SECONDS = 1.0
 _EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
 
 
@@ -115,10 +116,14 @@ class Backend:
         tasks = [task for peer in self._peers for task in peer.serving.values()]
         if tasks and grace is not None:
             await asyncio.wait(tasks, timeout=grace)
-        peers = [peer.task for peer in self._peers]
+        peers = list(self._peers)
         for peer in peers:
-            peer.cancel()
-        await asyncio.gather(*peers, return_exceptions=True)
+            peer.hang_up()
+        if peers:  # Until what was written has gone out, but no longer than that.
+            await asyncio.wait([peer.task for peer in peers], timeout=_FLUSH_SECONDS)
+        for peer in peers:
+            peer.hang_up(at_once=True)
+        await asyncio.gather(*(peer.task for peer in peers))
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -133,11 +138,11 @@ class Backend:
         self._peers.add(peer)
         try:
             await peer.serve(reader)
-        except asyncio.CancelledError:
-            pass  # By `stop`.  A task of a stream's that ends so would be logged.
+        except OSError:
+            pass  # The client has gone while it was written to.
         finally:
-            self._peers.discard(peer)
             await peer.close()
+            self._peers.discard(peer)
 
     def _tell(self, _is_lame_duck: bool) -> None:
         """Tell every client at once that the state has changed."""
@@ -177,13 +182,20 @@ class Peer:
         """Send a message, with what this backend says of itself."""
         send(self._writer, {**message, "load": format_load(self._runtime.report())})
 
+    def hang_up(self, *, at_once: bool = False) -> None:
+        """Close the connection: `serve` sees its end."""
+        if at_once:
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
+
     async def close(self) -> None:
         """Give up what is being served: nobody waits for it any more."""
+        self.hang_up()
         tasks = list(self.serving.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._writer.close()
 
     # Requests.
 
