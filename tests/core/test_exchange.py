@@ -315,6 +315,40 @@ def test_who_waits_when_the_service_is_closed_is_told() -> None:
     assert world.requests.parked == 0
 
 
+def test_a_closed_service_has_no_backend_for_what_asks_or_begins() -> None:
+    world = World(A)
+    asking = world.exchange()
+    asking._go_on(Ask(world.task._resume, asking.request, (), wait_seconds=1.0, now=0.0))
+
+    assert world.requests.close() == []
+
+    assert rejected(asking.probed()) is Reason.NO_BACKEND
+    assert rejected(world.exchange(is_patient=True).begin()) is Reason.NO_BACKEND
+
+
+@pytest.mark.parametrize("is_patient", [False, True])
+def test_what_is_not_sent_when_the_service_is_closed_is_not_begun_again(is_patient: bool) -> None:
+    world = World(A, B)
+    exchange = world.exchange(is_patient=is_patient)
+    exchange.begin()
+    exchange.connect()
+
+    world.requests.close()
+
+    assert rejected(exchange.not_sent()) is Reason.NO_CONNECTION
+    assert world.active == 0
+
+
+def test_what_fails_when_the_service_is_closed_has_failed() -> None:
+    world = World(A, B)
+    exchange = world.exchange(idempotent=True)
+    exchange.begin()
+
+    world.requests.close()
+
+    assert exchange.ended(Outcome.LOST) == Ended(Outcome.LOST)
+
+
 # Asking.
 
 

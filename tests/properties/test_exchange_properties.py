@@ -80,6 +80,7 @@ class Exchanges(RuleBasedStateMachine):
             self.steps.pop(exchange, None)
             self.ends[exchange] = step
             return
+        assert not (self.is_closed and isinstance(step, Ask | Park))
         if isinstance(step, Attempt):
             assert step is exchange.attempt
             assert step.outcome is None
@@ -89,7 +90,7 @@ class Exchanges(RuleBasedStateMachine):
         found = [one for one, step in self.steps.items() if isinstance(step, kind)]
         return found[number % len(found)] if found else None
 
-    @precondition(lambda self: len(self.steps) < 8 and not self.is_closed)
+    @precondition(lambda self: len(self.steps) < 8)
     @rule(is_patient=st.booleans(), seconds=st.sampled_from([None, 0.5, 5.0]), again=st.booleans())
     def begin(self, is_patient: bool, seconds: float | None, again: bool) -> None:
         deadline_at = None if seconds is None else self.clock() + seconds
@@ -148,6 +149,7 @@ class Exchanges(RuleBasedStateMachine):
             del self.steps[exchange]
             self.ends[exchange] = None
 
+    @precondition(lambda self: not self.is_closed)
     @rule()
     def discovered(self) -> None:
         self.task.update(BACKENDS)

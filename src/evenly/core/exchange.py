@@ -83,7 +83,7 @@ class Requests:
     and find no backend, and nobody overtakes them.
     """
 
-    __slots__ = ("_clock", "_patience_seconds", "is_discovered", "line", "task")
+    __slots__ = ("_clock", "_patience_seconds", "is_closed", "is_discovered", "line", "task")
 
     def __init__(
         self,
@@ -98,6 +98,8 @@ class Requests:
         self._patience_seconds = patience_seconds
         self.is_discovered = is_discovered
         """Whether there has been a list of backends, or the wait for it is over."""
+        self.is_closed = False
+        """Whether nothing waits or is sent any more."""
         # An OrderedDict, because whoever gives up leaves from the middle.
         self.line: OrderedDict[Exchange, None] = OrderedDict()
         """The requests that wait for a backend, in their order."""
@@ -125,7 +127,12 @@ class Requests:
         return None
 
     def close(self) -> list[tuple[Exchange, Step]]:
-        """End those that wait; return them with their ends."""
+        """End those that wait, and have nothing begin any more; return who ends, and how.
+
+        What is under way ends as it will.  There is no backend to send it to again.
+        """
+        self.is_closed = self.is_discovered = True
+        self.task.update(())
         return [(exchange, exchange.no_backend()) for exchange in list(self.line)]
 
     # For exchanges.
@@ -257,7 +264,8 @@ class Exchange:
         again = self._finish(attempt, Outcome.NOT_SENT, is_final)
         if again is not None:
             return again
-        if self._is_patient and self.outcome is None and not is_final:
+        is_patient = self._is_patient and not self._requests.is_closed
+        if is_patient and self.outcome is None and not is_final:
             return self._park_first()  # It came before all that wait.
         return self._end(_NO_CONNECTION)
 
@@ -311,7 +319,7 @@ class Exchange:
             self._state = _State.ASKING
             self._ask = answer
             return answer
-        if self._is_patient and answer.is_for_want_of_backend:
+        if self._is_patient and answer.is_for_want_of_backend and not self._requests.is_closed:
             return self._park_first()
         return self._end(answer)
 

@@ -86,23 +86,26 @@ class _Waiting:
     def _ask(self, ask: Ask) -> None:
         """Send the probes of a question, and go on when all are answered or time is up."""
         runtime = self._runtime
+        runtime.asking.add(self)
         self._left = len(ask.views)
         # Where nobody is asked, there is nothing to wait for; but never call back at once.
         seconds = ask.wait_seconds if runtime.config.probe.is_on else 0.0
-        self._timer = runtime.loop.call_later(seconds, self._resume)
+        self._timer = runtime.loop.call_later(seconds, self.resume)
         for backend in ask.backends:
             runtime.prober.probe(backend, self._answered)
 
     def _answered(self) -> None:
         self._left -= 1
         if self._left == 0:
-            self._resume()
+            self.resume()
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
+        """Go on with what was answered so far."""
         timer, self._timer = self._timer, None
         if timer is None:
             return  # It went on already.
         timer.cancel()
+        self._runtime.asking.discard(self)
         with self._runtime.lock:
             step = None if self._exchange.is_over else self._exchange.probed()
         if step is not None:
@@ -159,6 +162,8 @@ class ClientRuntime:
         self._wake_errors: set[type[Exception]] = set()
         self._discovery_timer: asyncio.TimerHandle | None = None
         self._is_unparking = False
+        self.asking: set[_Waiting] = set()
+        """The requests that wait for probes."""
         self._backends: dict[str, Backend] = {}
         # What each said last, in its words: a busy backend repeats itself for some milliseconds.
         self._last_loads: dict[str, tuple[object, LoadReport]] = {}
@@ -205,6 +210,8 @@ class ClientRuntime:
             steps = self.requests.close()
         for exchange, step in steps:
             _go_on(exchange, step)
+        for waiting in list(self.asking):
+            waiting.resume()
 
     def abandon(self) -> None:
         """Let go of what belongs to no loop, which may be closed: sockets, and what was learnt."""
