@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -48,12 +49,17 @@ class Transport:
     lacks: Mapping[Can, str] = field(default_factory=dict)
 
 
+_BLOCKS = {Can.CANCEL: "nobody can cancel a call that blocks"}
 TRANSPORTS = {
     "http": Transport(over_http.World, {Can.PATIENCE: "HTTP has no wait-for-ready"}),
     "grpc": Transport(over_grpc.World),
+    "grpc-unary-stream": Transport(partial(over_grpc.World, kind="unary_stream")),
+    "grpc-stream-unary": Transport(partial(over_grpc.World, kind="stream_unary")),
+    "grpc-stream-stream": Transport(partial(over_grpc.World, kind="stream_stream")),
     "grpc-sync": Transport(over_grpc_sync.World),
-    "grpc-sync-blocking": Transport(
-        over_grpc_sync.BlockingWorld, {Can.CANCEL: "nobody can cancel a call that blocks"}
+    "grpc-sync-blocking": Transport(over_grpc_sync.BlockingWorld, _BLOCKS),
+    "grpc-sync-streams": Transport(
+        partial(over_grpc_sync.BlockingWorld, kind="stream_stream"), _BLOCKS
     ),
     "lines": Transport(over_lines.World, {Can.STREAM: "a request is one line, and is kept"}),
     "simulator": Transport(
@@ -142,8 +148,13 @@ async def nobody_listens(world: World) -> list[Sent]:
     for backend in world.backends:
         await backend.stop()
     # Begun together with the first connection, and not after that was refused.
+    if world.requests.is_discovered:
+        world.say(*world.addresses)
+        return [world.send()]
+    sent = world.send()
+    await world.until(lambda: world.requests.parked == 1)
     world.say(*world.addresses)
-    return [world.send()]
+    return [sent]
 
 
 def held(*, then: str = "", **options: Any) -> Story:
@@ -172,9 +183,12 @@ def connecting(*, then: str = "", **options: Any) -> Story:
         world.say(world.mute)
         await world.until(lambda: world.mute in world.known())
         sent = world.send(**options)
-        if then == "cancel":
+        if then:
             await world.until(lambda: world.active == 1)
+        if then == "cancel":
             sent.cancel()
+        elif then == "close":
+            await world.close()
         return [sent]
 
     return story
@@ -183,9 +197,12 @@ def connecting(*, then: str = "", **options: Any) -> Story:
 def asking(*, then: str = "", **options: Any) -> Story:
     async def story(world: World) -> list[Sent]:
         sent = world.send(**options)
-        if then == "cancel":
+        if then:
             await world.until(lambda: world.counts.asks)
+        if then == "cancel":
             sent.cancel()
+        elif then == "close":
+            await world.close()
         await world.answered(sent)
         assert world.counts.asks == 1
         return [sent]
@@ -302,14 +319,16 @@ async def throttled(world: World) -> list[Sent]:
 
 _OK, _LOST, _NOT_SENT = Outcome.OK, Outcome.LOST, Outcome.NOT_SENT
 _OVERLOADED, _TIMEOUT, _CANCELLED = Outcome.OVERLOADED, Outcome.TIMEOUT, Outcome.CANCELLED
-# A deadline that passes, but not before the request has left, also on a machine that pauses.
-SOON = 0.3
+SOON = 0.05
+# Not before the request has left, also on a machine that pauses.
+LATER = 0.3
 
 TWO = Setup(backends=2)
 LATE = Setup(is_listed=False)
 MUTE = Setup(is_listed=False, has_mute=True)
 ASKS = Setup(backends=2, asks=True, task=replace(UNTHROTTLED, ask_seconds=10.0))
 ONE_AT_A_TIME = Setup(task=replace(UNTHROTTLED, active_limit=1))
+ONCE = Setup(backends=2, task=replace(UNTHROTTLED, retry=RetryConfig(attempts=1)))
 NO_BUDGET = Setup(
     backends=2,
     task=replace(UNTHROTTLED, retry=RetryConfig(initial_balance=0.0, budget_ratio=0.0)),
@@ -360,6 +379,30 @@ ENDINGS = {
         finished=(_OVERLOADED,),
         seen=1,
     ),
+    "overloaded, and one attempt allowed": Ending(
+        setup=ONCE,
+        story=one(Act.OVERLOADED),
+        ends=(What.OVERLOADED,),
+        finished=(_OVERLOADED,),
+        seen=1,
+    ),
+    "overloaded, and nobody else: there once more": Ending(
+        story=one(Act.OVERLOADED), ends=(What.OK,), finished=(_OVERLOADED, _OK), seen=2
+    ),
+    "overloaded, then an error": Ending(
+        setup=TWO,
+        story=one(Act.OVERLOADED, Act.ERROR, is_idempotent=True),
+        ends=(What.ERROR,),
+        finished=(_OVERLOADED, Outcome.ERROR),
+        seen=2,
+    ),
+    "lost, then overloaded: at the third": Ending(
+        setup=Setup(backends=3),
+        story=one(Act.DIE, Act.OVERLOADED, is_idempotent=True),
+        ends=(What.OK,),
+        finished=(_LOST, _OVERLOADED, _OK),
+        seen=3,
+    ),
     "overloaded, and cannot be sent again": Ending(
         setup=TWO,
         needs=STREAM,
@@ -389,8 +432,22 @@ ENDINGS = {
     "no connection in time: elsewhere": Ending(
         setup=MUTE, story=moves_on, ends=(What.OK,), finished=(_NOT_SENT, _OK), seen=1
     ),
+    "connection refused: elsewhere": Ending(
+        setup=replace(MUTE, connect_seconds=0.1, patience_seconds=3600.0),
+        story=moves_on,
+        ends=(What.OK,),
+        finished=(_NOT_SENT, _OK),
+        seen=1,
+    ),
     "nobody listens": Ending(
         setup=LATE, story=nobody_listens, ends=(What.NO_CONNECTION,), finished=(_NOT_SENT,)
+    ),
+    "asks, and nobody answers": Ending(
+        setup=replace(ASKS, task=replace(UNTHROTTLED, ask_seconds=0.02)),
+        story=asking(),
+        ends=(What.OK,),
+        finished=(_OK,),
+        seen=1,
     ),
     "no backend": Ending(setup=LATE, story=no_backend, ends=(What.NO_BACKEND,)),
     "at the limit": Ending(
@@ -419,7 +476,7 @@ ENDINGS = {
         setup=MUTE, story=connecting(seconds=SOON), ends=(What.TIMEOUT,), finished=(_NOT_SENT,)
     ),
     "expired after it was sent": Ending(
-        story=held(seconds=SOON), ends=(What.TIMEOUT,), finished=(_TIMEOUT, _OK), seen=2
+        story=held(seconds=LATER), ends=(What.TIMEOUT,), finished=(_TIMEOUT, _OK), seen=2
     ),
     # Given up.
     "cancelled while asking": Ending(
@@ -512,9 +569,26 @@ ENDINGS = {
         story=waits(then="close"),
         ends=(What.NO_BACKEND,),
     ),
+    "closed while asking": Ending(
+        setup=ASKS, needs=CLOSE, story=asking(then="close"), ends=(What.NO_BACKEND,)
+    ),
+    "closed while connecting": Ending(
+        setup=MUTE,
+        needs=CLOSE,
+        story=connecting(then="close"),
+        ends=(What.NO_CONNECTION,),
+        finished=(_NOT_SENT,),
+    ),
+    "closed while connecting, patient": Ending(
+        setup=MUTE,
+        needs=CLOSE | PATIENCE,
+        story=connecting(then="close", is_patient=True),
+        ends=(What.NO_CONNECTION,),
+        finished=(_NOT_SENT,),
+    ),
     "closed after it was sent": Ending(
         needs=CLOSE,
-        story=held(then="close"),
+        story=held(then="close", is_idempotent=True),
         ends=(What.LOST,),
         finished=(_LOST,),
         seen=1,
@@ -522,23 +596,15 @@ ENDINGS = {
 }
 
 # As gRPC's own channels do: closing one cancels its calls.
-_CANCELS = ("grpc", "grpc-sync", "grpc-sync-blocking")
+_CANCELS = tuple(transport for transport in TRANSPORTS if transport.startswith("grpc"))
 DIFFERENCES: dict[tuple[str, str], dict[str, Any]] = {
-    **{
-        (transport, row): {"ends": (What.CANCELLED,) * count}
-        for transport in _CANCELS
-        for row, count in (
-            ("closed while undiscovered", 3),
-            ("closed while it waits for a backend", 1),
-        )
-    },
-    **{
-        (transport, "closed after it was sent"): {
-            "ends": (What.CANCELLED,),
-            "finished": (_CANCELLED,),
-        }
-        for transport in _CANCELS
-    },
+    (transport, row): {
+        "ends": tuple(What.CANCELLED for _ in ending.ends),
+        "finished": tuple(_CANCELLED for _ in ending.finished),
+    }
+    for transport in _CANCELS
+    for row, ending in ENDINGS.items()
+    if Can.CLOSE in ending.needs
 }
 
 

@@ -16,15 +16,22 @@ from tests.suites.requests.script import Act, Script, What, what_of_rejection
 from tests.suites.requests.world import LoopWorld, Sent, Setup
 
 SERVICE = "test.Requests"
-ONCE, AGAIN, UPLOAD = (f"/{SERVICE}/{name}" for name in ("Once", "Again", "Upload"))
-IDEMPOTENT = (AGAIN,)
+KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+IDEMPOTENT = tuple(f"/{SERVICE}/Again-{kind}" for kind in KINDS)
+UPLOAD = f"/{SERVICE}/Upload"
 # More than is kept of a stream of requests, to be sent again.
-_LONG = [bytes(65_536)] * 6
+LONG = [bytes(65_536)] * 6
 _ANSWERS = {
     Act.ERROR: (grpc.StatusCode.INTERNAL, ()),
     Act.OVERLOADED: (grpc.StatusCode.UNAVAILABLE, (("evenly-reject", "overloaded"),)),
     Act.DONT_RETRY: (grpc.StatusCode.RESOURCE_EXHAUSTED, (("evenly-reject", "dont-retry"),)),
     Act.OUT_OF_QUOTA: (grpc.StatusCode.RESOURCE_EXHAUSTED, (("evenly-reject", "quota"),)),
+}
+_LOCAL_CODES = {
+    What.NO_BACKEND: grpc.StatusCode.UNAVAILABLE,
+    What.NO_CONNECTION: grpc.StatusCode.UNAVAILABLE,
+    What.AT_LIMIT: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    What.THROTTLED: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
 Context = grpc.aio.ServicerContext
@@ -45,12 +52,12 @@ class Backend:
 
     async def start(self) -> None:
         self._server = server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        unary = grpc.unary_unary_rpc_method_handler(self._act)
         handlers = {
-            "Once": unary,
-            "Again": unary,
-            "Upload": grpc.stream_unary_rpc_method_handler(self._read_and_act),
+            f"{name}-{kind}": getattr(grpc, f"{kind}_rpc_method_handler")(getattr(self, f"_{kind}"))
+            for name in ("Once", "Again")
+            for kind in KINDS
         }
+        handlers["Upload"] = grpc.stream_unary_rpc_method_handler(self._upload)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         self._port = server.add_insecure_port(self.address)
         await server.start()
@@ -60,8 +67,8 @@ class Backend:
         if server is not None:
             await server.stop(None)
 
-    async def _act(self, request: bytes, context: Context) -> bytes:
-        act = self._script.arrive(self.address, request.decode())
+    async def _act(self, name: bytes, context: Context) -> bytes:
+        act = self._script.arrive(self.address, name.decode())
         if act is Act.HOLD:
             act = await self._script.held()
         if act is Act.DIE:
@@ -72,16 +79,41 @@ class Backend:
             await context.abort(code, "told to", trailers)
         return b"ok"
 
-    async def _read_and_act(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
-        for _ in _LONG[:-1]:
+    _unary_unary = _act
+
+    async def _unary_stream(self, name: bytes, context: Context) -> AsyncIterator[bytes]:
+        yield await self._act(name, context)
+
+    async def _stream_unary(self, names: AsyncIterator[bytes], context: Context) -> bytes:
+        return await self._act(await anext(names), context)
+
+    async def _stream_stream(
+        self, names: AsyncIterator[bytes], context: Context
+    ) -> AsyncIterator[bytes]:
+        yield await self._act(await anext(names), context)
+
+    async def _upload(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
+        for _ in LONG[:-1]:
             await anext(requests)
         return await self._act(b"", context)
+
+
+def begun(channel: Any, kind: str, name: str, *, is_idempotent: bool) -> tuple[Any, Any]:
+    """Return what to call for a request of this kind, and with what."""
+    method = f"/{SERVICE}/{'Again' if is_idempotent else 'Once'}-{kind}"
+    message = name.encode()
+    return getattr(channel, kind)(method), (
+        iter([message]) if kind.startswith("stream") else message
+    )
 
 
 def what_of_error(error: Any) -> What:
     """Return how a call ended that gRPC says has failed."""
     if isinstance(error, evenly.RejectedError):
-        return what_of_rejection(error, str(error.details()))  # type: ignore[attr-defined]
+        what = what_of_rejection(error, str(error.details()))  # type: ignore[attr-defined]
+        if error.where == "local":
+            assert error.code() is _LOCAL_CODES[what]  # type: ignore[attr-defined]
+        return what
     return {
         grpc.StatusCode.INTERNAL: What.ERROR,
         grpc.StatusCode.DEADLINE_EXCEEDED: What.TIMEOUT,
@@ -99,8 +131,12 @@ class SentCall:
         self._waiting = asyncio.ensure_future(self._wait())
 
     async def _wait(self) -> What:
+        call = self._call
         try:
-            await self._call
+            if isinstance(call, grpc.aio.UnaryUnaryCall | grpc.aio.StreamUnaryCall):
+                await call
+            else:
+                assert [response async for response in call] == [b"ok"]
         except grpc.aio.AioRpcError as error:
             return what_of_error(error)
         except asyncio.CancelledError:
@@ -118,9 +154,9 @@ class SentCall:
 class World(LoopWorld):
     """grpc.aio."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, *, kind: str = "unary_unary") -> None:
         super().__init__(setup)
-        self._sent: list[SentCall] = []
+        self._kind = kind
 
     def new_backend(self) -> Backend:
         return Backend(self.script)
@@ -149,8 +185,10 @@ class World(LoopWorld):
     ) -> Sent:
         with evenly.request_context(deadline_seconds=seconds):
             if is_stream:
-                call = self._channel.stream_unary(UPLOAD)(_LONG)
+                call = self._channel.stream_unary(UPLOAD)(LONG)
             else:
-                method = self._channel.unary_unary(AGAIN if is_idempotent else ONCE)
-                call = method(name.encode(), wait_for_ready=is_patient or None)
+                method, message = begun(
+                    self._channel, self._kind, name, is_idempotent=is_idempotent
+                )
+                call = method(message, wait_for_ready=is_patient or None)
         return SentCall(call)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any
 
 import grpc
@@ -15,11 +14,9 @@ import grpc
 import evenly
 import evenly.grpc.sync
 from evenly.core.exchange import Requests
-from tests.suites.requests.over_grpc import AGAIN, IDEMPOTENT, ONCE, UPLOAD, Backend, what_of_error
+from tests.suites.requests.over_grpc import IDEMPOTENT, LONG, UPLOAD, Backend, begun, what_of_error
 from tests.suites.requests.script import What
 from tests.suites.requests.world import LoopWorld, Sent, Setup
-
-_LONG = [bytes(65_536)] * 6
 
 
 class SentFuture:
@@ -77,16 +74,17 @@ class World(LoopWorld):
     ) -> Sent:
         with evenly.request_context(deadline_seconds=seconds):
             if is_stream:
-                return SentFuture(self.channel.stream_unary(UPLOAD).future(iter(_LONG)))
-            method = self.channel.unary_unary(AGAIN if is_idempotent else ONCE)
-            return SentFuture(method.future(name.encode(), wait_for_ready=is_patient or None))
+                return SentFuture(self.channel.stream_unary(UPLOAD).future(iter(LONG)))
+            method, message = begun(self.channel, "unary_unary", name, is_idempotent=is_idempotent)
+            return SentFuture(method.future(message, wait_for_ready=is_patient or None))
 
 
 class BlockingWorld(World):
     """grpc.sync, by calls that return when they have ended.  Nobody can cancel one."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, *, kind: str = "unary_unary") -> None:
         super().__init__(setup)
+        self._kind = kind
         self._threads = ThreadPoolExecutor(64)
 
     async def shut(self) -> None:
@@ -104,17 +102,21 @@ class BlockingWorld(World):
     ) -> Sent:
         def call() -> What:
             try:
-                if is_stream:
-                    self.channel.stream_unary(UPLOAD)(iter(_LONG))
-                else:
-                    method = self.channel.unary_unary(AGAIN if is_idempotent else ONCE)
-                    method(name.encode(), wait_for_ready=is_patient or None)
+                with evenly.request_context(deadline_seconds=seconds):
+                    if is_stream:
+                        self.channel.stream_unary(UPLOAD)(iter(LONG))
+                    else:
+                        self._call(name, is_idempotent, is_patient)
             except grpc.RpcError as error:
                 return what_of_error(error)
             return What.OK
 
-        with evenly.request_context(deadline_seconds=seconds):
-            return SentInThread(self._threads.submit(copy_context().run, call))
+        return SentInThread(self._threads.submit(call))
+
+    def _call(self, name: str, is_idempotent: bool, is_patient: bool) -> None:
+        method, message = begun(self.channel, self._kind, name, is_idempotent=is_idempotent)
+        answer = method(message, wait_for_ready=is_patient or None)
+        assert (list(answer) if self._kind.endswith("stream") else [answer]) == [b"ok"]
 
 
 class SentInThread:

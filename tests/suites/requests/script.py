@@ -130,6 +130,7 @@ def what_of_rejection(error: RejectedError, text: str) -> What:
     if isinstance(error, Overloaded):
         return What.OVERLOADED if error.retryable else What.DONT_RETRY
     if isinstance(error, QuotaExceeded):
+        assert not error.retryable
         return What.OUT_OF_QUOTA
     if isinstance(error, Throttled):
         return What.THROTTLED

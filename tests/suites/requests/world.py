@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import gc
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from evenly.probe.config import ProbeConfig
 from evenly.runtime.client_config import ClientConfig
 from tests.suites.requests.script import Counts, Script, What
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 6.0
 """It only keeps a test that fails from hanging."""
 # Everything ten to twenty times as fast as it is in earnest.
 _QUICK = HealthConfig(
@@ -174,7 +173,6 @@ class World(abc.ABC):
 
     async def settled(self) -> None:
         """Wait until nothing is under way."""
-        gc.collect()
         await self.until(lambda: self.active == self.requests.parked == 0)
 
 
