@@ -14,7 +14,6 @@ import evenly
 import evenly.grpc
 from evenly.core.balancing.backend import BackendSnapshot
 from evenly.core.client_task import ClientTaskConfig
-from evenly.core.overload.retry import RetryConfig
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.report import LoadReport
 from evenly.wire.load_header import format_load
@@ -132,50 +131,6 @@ async def test_a_refusal_that_nobody_awaits_is_retried_all_the_same() -> None:
         await until(call.done)
 
         assert call.attempts == 2
-        await settled(channel)
-
-
-async def test_retries_stop_when_their_budget_is_used_up() -> None:
-    counts = Counts()
-    retry = RetryConfig(initial_balance=2.0, budget_ratio=0.0)
-    config = quick(task=ClientTaskConfig(retry=retry))
-    async with served(2, config=config, observer=counts) as (backends, channel):
-        await until(lambda: len(connections(channel)) == 2)
-        for backend in backends:
-            backend.refuses_with = OVERLOADED
-        calls = [channel.unary_unary(UNARY_UNARY)(b"x") for _ in range(3)]
-        for call in calls:
-            with pytest.raises(evenly.Overloaded):
-                await call
-
-        # Two retries were in the budget, and nothing was earned.
-        assert sum(call.attempts for call in calls) == 3 + 2
-        assert sum(backend.requests for backend in backends) == 3 + 2
-        assert counts.retries_refused > 0
-
-
-async def test_with_one_attempt_allowed_nothing_is_retried() -> None:
-    config = quick(task=ClientTaskConfig(retry=RetryConfig(attempts=1)))
-    async with served(2, config=config) as (backends, channel):
-        await until(lambda: len(connections(channel)) == 2)
-        one_refuses(backends)
-        call = channel.unary_unary(UNARY_UNARY)(b"x")
-
-        with pytest.raises(evenly.Overloaded):
-            await call
-
-        assert call.attempts == 1
-
-
-async def test_a_lone_backend_that_refuses_is_not_asked_in_vain() -> None:
-    async with served(1, config=quick()) as ([backend], channel):
-        backend.refuses_with = OVERLOADED
-        call = channel.unary_unary(UNARY_UNARY)(b"x")
-
-        with pytest.raises(evenly.Overloaded):
-            await call
-
-        assert call.attempts == backend.requests
         await settled(channel)
 
 

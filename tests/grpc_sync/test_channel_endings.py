@@ -24,7 +24,6 @@ from tests.grpc_sync.backends import (
     code_of,
     evenly_server,
     method,
-    plain_backend,
     wait_until,
 )
 
@@ -290,20 +289,6 @@ def test_calls_under_way_end_when_the_channel_is_closed(behavior: Behavior) -> N
     assert endings.outcomes == [Outcome.CANCELLED] * 3
     with pytest.raises(ValueError, match="closed channel"):
         hold(b"")
-
-
-def test_a_backend_that_dies_ends_its_calls_as_lost(behavior: Behavior) -> None:
-    endings = Endings()
-    with plain_backend(behavior) as address:
-        channel = evenly.grpc.sync.channel(
-            f"static:{address}", config=WITHOUT_UDP, observer=endings
-        )
-        call = channel.unary_unary(method("Hold")).future(b"")
-        assert behavior.held.acquire(timeout=LONG_SECONDS)
-    with channel:
-        assert call.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-        assert endings.outcomes == [Outcome.LOST]
-        assert active(channel) == 0
 
 
 def test_a_request_stream_that_is_no_iterable_is_an_error_of_the_call(

@@ -283,29 +283,6 @@ def test_a_refusal_stands_if_there_is_nobody_left_to_try(behavior: Behavior, sty
     assert (errors[0].backend, errors[0].attempts) == (address, 1)
 
 
-@pytest.mark.parametrize("is_idempotent", [True, False])
-def test_a_lost_connection_is_tried_again_only_if_the_method_is_idempotent(
-    behavior: Behavior, is_idempotent: bool
-) -> None:
-    """UNAVAILABLE without a word from evenly is what gRPC says of a broken connection."""
-    lost = (grpc.StatusCode.UNAVAILABLE, ())
-    config = dataclasses.replace(
-        GENEROUS, idempotent_methods=(f"/{SERVICE}/*",) if is_idempotent else ()
-    )
-    failures = 0
-    with refusing_and_willing(behavior, lost, config) as (channel, refusers):
-        for number in range(30):
-            try:
-                (blocking, as_future, as_stream)[number % 3](channel)
-            except grpc.RpcError:
-                failures += 1
-        assert active(channel) == 0
-
-    refused = sum(len(refuser.previous) for refuser in refusers)
-    assert refused > 0
-    assert failures == (0 if is_idempotent else refused)
-
-
 def test_all_backends_gone_fails_at_once_and_says_so(behavior: Behavior) -> None:
     with plain_backend(behavior) as address:
         channel = evenly.grpc.sync.channel(f"static:{address}", config=WITHOUT_UDP)

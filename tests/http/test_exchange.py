@@ -105,28 +105,6 @@ async def test_a_stranger_who_is_overloaded_has_only_idempotent_requests_tried_e
         assert Outcome.OVERLOADED in counts.finished
 
 
-@pytest.mark.parametrize("reject", [DONT_RETRY, QUOTA])
-async def test_what_says_so_is_not_tried_again(reject: tuple[str, str]) -> None:
-    async with served(2, refusing(reject)) as (backends, session, _):
-        with pytest.raises(evenly.RejectedError) as caught:
-            await session.get("/")
-
-        assert not caught.value.retryable
-        assert sum(backend.requests for backend in backends) == 1
-
-
-async def test_at_most_three_attempts_are_made_and_the_last_answer_stands() -> None:
-    async with served(5, refusing(OVERLOADED)) as (backends, session, counts):
-        await healthy(session, 5)
-        with pytest.raises(OverloadedHttpError) as caught:
-            await session.get("/")
-
-        assert caught.value.response is not None
-        assert caught.value.response.attempts == 3
-        assert sum(backend.requests for backend in backends) == 3
-        assert counts.begun == [1, 2, 3]
-
-
 @pytest.mark.parametrize(("reject", "status"), [(DONT_RETRY, 503), (QUOTA, 429)])
 @pytest.mark.parametrize("is_chunked", [False, True])
 async def test_a_refused_stream_keeps_its_connection_and_its_body_can_be_read(
@@ -221,14 +199,6 @@ async def test_a_get_that_was_declared_not_idempotent_is_not_tried_again() -> No
         assert sum(backend.requests for backend in backends) == 1
 
 
-async def test_a_body_of_which_a_part_was_taken_is_not_sent_again() -> None:
-    async with served(2, refusing(OVERLOADED)) as (backends, session, _):
-        with pytest.raises(OverloadedHttpError):
-            await session.put("/", data=one_chunk())
-
-        assert sum(backend.requests for backend in backends) == 1
-
-
 async def test_a_body_that_was_not_touched_is_sent_elsewhere() -> None:
     config = quick(task=ClientTaskConfig(retry=RetryConfig(attempts=1)))
     async with served(2, config=config) as ([first, second], session, _counts):
@@ -240,16 +210,6 @@ async def test_a_body_that_was_not_touched_is_sent_elsewhere() -> None:
             assert response.attempts == 1
 
         assert second.requests == 4
-
-
-async def test_no_retry_costs_more_than_the_budget_has() -> None:
-    config = quick(task=ClientTaskConfig(retry=RetryConfig(initial_balance=0.0, budget_ratio=0.0)))
-    async with served(2, refusing(OVERLOADED), config=config) as (backends, session, counts):
-        with pytest.raises(OverloadedHttpError):
-            await session.get("/")
-
-        assert sum(backend.requests for backend in backends) == 1
-        assert counts.begun == [1]
 
 
 async def test_idle_connections_that_the_backend_closed_cost_no_request_even_without_retries() -> (
@@ -356,16 +316,6 @@ async def test_an_inherited_deadline_holds_where_the_call_has_more_time() -> Non
             await session.get("/", timeout_seconds=None)
 
         assert counts.finished == [Outcome.OK, Outcome.TIMEOUT]
-
-
-async def test_a_deadline_that_has_passed_sends_nothing() -> None:
-    async with served() as ([backend], session, counts):
-        await session.get("/")
-        with evenly.request_context(deadline_seconds=0.0), pytest.raises(Timeout, match="local"):
-            await session.get("/")
-
-        assert backend.requests == 1
-        assert counts.finished == [Outcome.OK]
 
 
 async def test_a_deadline_holds_while_a_body_is_being_made() -> None:
@@ -573,22 +523,6 @@ def full_listener() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-async def test_a_request_does_not_wait_for_a_connection_where_another_backend_has_one() -> None:
-    config = quick(patience_seconds=0.02, connect_seconds=60.0)
-    async with raw_backends(1) as [backend]:
-        with full_listener() as full:
-            listed = Listed(full)
-            counts = Counts()
-            async with Session(listed, config=config, observer=counts) as session:
-                waiting = asyncio.create_task(session.get("/"))
-                await until(lambda: counts.begun)
-                assert counts.finished == []
-                listed.say(full, backend.address)
-
-                assert (await waiting).backend == backend.address
-                assert counts.finished == [Outcome.NOT_SENT, Outcome.OK]
-
-
 async def test_a_deadline_holds_while_there_is_no_connection() -> None:
     counts = Counts()
     config = quick(connect_seconds=60.0)
@@ -607,19 +541,6 @@ async def test_a_deadline_holds_while_there_is_no_list_of_backends() -> None:
         with pytest.raises(Timeout, match="waiting for a backend"):
             await session.get("/", timeout_seconds=0.05)
         assert counts.begun == []
-
-
-async def test_a_service_that_is_closed_ends_what_is_under_way() -> None:
-    async with raw_backends(1, hang) as [backend]:
-        counts = Counts()
-        session = Session(target(backend), config=quick(), observer=counts)
-        task = asyncio.create_task(session.post("/"))
-        await until(lambda: backend.requests == 1)
-        await session.close()
-        with pytest.raises(ConnectionLost):
-            await task
-
-        assert counts.finished == [Outcome.LOST]
 
 
 async def test_a_lame_duck_that_says_so_in_a_response_gets_no_more() -> None:

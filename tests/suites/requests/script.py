@@ -136,4 +136,6 @@ def what_of_rejection(error: RejectedError, text: str) -> What:
         return What.THROTTLED
     assert isinstance(error, NoBackend)
     reasons = (Reason.NO_BACKEND, Reason.NO_CONNECTION, Reason.AT_LIMIT)
-    return next(_HERE[reason] for reason in reasons if reason.value in text)
+    reason = next(reason for reason in reasons if reason.value in text)
+    assert error.retryable is (reason is Reason.AT_LIMIT)
+    return _HERE[reason]
