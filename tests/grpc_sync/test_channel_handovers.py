@@ -20,7 +20,7 @@ from evenly.core.observer import Observer
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.request import Outcome
 from evenly.grpc import ClientConfig, ProbeConfig
-from evenly.grpc.sync import service as service_module
+from evenly.grpc.sync import ending
 from evenly.grpc.sync.background import Background
 from evenly.grpc.sync.service import Service
 from evenly.grpc.sync.turn import Turn
@@ -257,8 +257,8 @@ def test_a_failure_stands_where_the_next_attempt_could_not_be_sent(
         return Outcome.NOT_SENT
 
     outcomes = iter([Outcome.OVERLOADED])
-    monkeypatch.setattr(service_module, "outcome_of_lost", lost)
-    monkeypatch.setattr(service_module, "outcome_of", lambda *_, **__: next(outcomes, Outcome.LOST))
+    monkeypatch.setattr(ending, "outcome_of_lost", lost)
+    monkeypatch.setattr(ending, "outcome_of", lambda *_, **__: next(outcomes, Outcome.LOST))
     with two_that_refuse(behavior) as channel:
         with pytest.raises(evenly.Overloaded) as caught:
             style(channel)
@@ -272,8 +272,8 @@ def test_a_failure_stands_where_the_next_attempt_could_not_be_sent(
 def test_a_request_of_which_nothing_could_be_sent_says_so(
     behavior: Behavior, monkeypatch: pytest.MonkeyPatch, style: Style
 ) -> None:
-    monkeypatch.setattr(service_module, "outcome_of", lambda *_, **__: Outcome.LOST)
-    monkeypatch.setattr(service_module, "outcome_of_lost", lambda *_, **__: Outcome.NOT_SENT)
+    monkeypatch.setattr(ending, "outcome_of", lambda *_, **__: Outcome.LOST)
+    monkeypatch.setattr(ending, "outcome_of_lost", lambda *_, **__: Outcome.NOT_SENT)
     with two_that_refuse(behavior) as channel:
         with pytest.raises(evenly.NoBackend) as caught:
             style(channel)
@@ -299,7 +299,7 @@ def test_a_channel_that_is_closed_between_two_attempts_begins_no_other(
             return Outcome.OVERLOADED
 
         with monkeypatch.context() as patched:
-            patched.setattr(service_module, "outcome_of", closed)
+            patched.setattr(ending, "outcome_of", closed)
             with pytest.raises(grpc.RpcError) as caught:
                 blocking(channel)
         assert code_of(caught.value) is grpc.StatusCode.CANCELLED

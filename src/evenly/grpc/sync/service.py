@@ -7,8 +7,7 @@ a request takes it twice, for some microseconds, to be begun and to be settled.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, final
 
 import grpc
@@ -23,22 +22,21 @@ from evenly.discovery.target import Discovery
 from evenly.grpc.connection import State
 from evenly.grpc.connections import Connections
 from evenly.grpc.options import Options, channel_options
-from evenly.grpc.outcome import PUSHBACK_KEY, outcome_of, outcome_of_lost
 from evenly.grpc.sync import background
 from evenly.grpc.sync.connection import Connection
+from evenly.grpc.sync.ending import Trailers, first, outcome_by
 from evenly.grpc.sync.errors import CLOSED, Unsent
 from evenly.grpc.sync.turn import Placed, Result, Turn
 from evenly.grpc.target import grpc_target
 from evenly.runtime.client import ClientRuntime
 from evenly.runtime.client_config import ClientConfig
 from evenly.wire import load_header, orca
-from evenly.wire.metadata import REJECT_KEY
 
 __all__ = ["Service"]
 
 # By their own names, because an enum's members take long to look up.
+_CODE_OK: Final = grpc.StatusCode.OK
 _OK: Final = Outcome.OK
-_LOST: Final = Outcome.LOST
 _NOT_SENT: Final = Outcome.NOT_SENT
 _CLOSED = "Cannot invoke RPC on closed channel!"
 _FORKED = "this call began before the process was forked"
@@ -136,7 +134,7 @@ class Service(Connections[Connection]):
         exchange: Exchange,
         placed: Placed,
         code: grpc.StatusCode,
-        trailers: Iterable[tuple[str, str | bytes]] | None,
+        trailers: Trailers,
         details: str | None = None,
         *,
         is_final: bool = False,
@@ -145,22 +143,22 @@ class Service(Connections[Connection]):
     ) -> tuple[Outcome, Result | Turn]:
         """End an attempt with what gRPC says of it; return how, and what becomes of the request."""
         attempt, connection = placed
-        load = _first(load_header.KEY, trailers)
+        load = first(load_header.KEY, trailers)
         report = None if load is None else load_header.parse_load(load)
-        outcome = outcome_of(
-            code,
-            _first(REJECT_KEY, trailers),
-            is_reported=report is not None,
-            has_pushback=_first(PUSHBACK_KEY, trailers) is not None,
-            is_cancelled=is_cancelled or self.closed_because is not None,
-        )
-        if outcome is _LOST:
-            now = time.monotonic()
-            outcome = outcome_of_lost(attempt, details, now, is_ready=connection.is_ready)
+        outcome = _OK
+        if code is not _CODE_OK:
+            outcome = outcome_by(
+                placed,
+                code,
+                trailers,
+                details,
+                is_reported=report is not None,
+                is_cancelled=is_cancelled or self.closed_because is not None,
+            )
         view = attempt.view
         said = None
         if load is None and trailers and self.runtime.task.wants_orca(view):
-            said = orca.parse_metadata(_first(orca.HTTP_KEY, trailers))
+            said = orca.parse_metadata(first(orca.HTTP_KEY, trailers))
         with self.lock:
             before = view.health.state
             if report is not None:
@@ -170,13 +168,7 @@ class Service(Connections[Connection]):
             if said is not None:
                 self.runtime.task.record_orca(view.backend, said)
             is_unused = self._take_off(exchange, connection)
-            step: Step
-            if outcome is _NOT_SENT:
-                step = exchange.not_sent(is_final=is_final)
-            else:
-                step = exchange.ended(outcome, is_final=is_final)
-            is_answered = isinstance(step, Ended) and step.rejection is None
-            found = None if is_answered else self._follow(exchange, step, on_done)
+            found = self._next(exchange, outcome, on_done, is_final=is_final)
             # What the runtime may have to act on; whatever else there is, it sees in a second.
             is_news = (
                 view.health.state is not before
@@ -244,6 +236,20 @@ class Service(Connections[Connection]):
         turn.begin(step)
         return turn
 
+    def _next(
+        self,
+        exchange: Exchange,
+        outcome: Outcome,
+        on_done: Callable[[Result], None] | None,
+        *,
+        is_final: bool,
+    ) -> Result | Turn:
+        """Tell the core how an attempt ended, and do what it says."""
+        if outcome is _NOT_SENT:
+            return self._follow(exchange, exchange.not_sent(is_final=is_final), on_done)
+        step = exchange.ended(outcome, is_final=is_final)
+        return None if isinstance(step, Ended) else self._follow(exchange, step, on_done)
+
     def _take_off(self, exchange: Exchange, connection: Connection) -> bool:
         """Count an attempt out on its connection; return whether nobody uses that any more."""
         del self.under_way[exchange]
@@ -279,10 +285,3 @@ class Service(Connections[Connection]):
         """Forget a connection of which nothing is left."""
         with self.lock:
             self._unclosed.discard(connection)
-
-
-def _first(key: str, entries: Iterable[tuple[str, str | bytes]] | None) -> str | bytes | None:
-    for name, value in entries or ():
-        if name == key:
-            return value
-    return None
