@@ -26,7 +26,6 @@ from evenly.errors import (
     Overloaded,
     QuotaExceeded,
     RejectedError,
-    RetryBudgetExhausted,
     Throttled,
     UsageError,
 )
@@ -42,7 +41,6 @@ __all__ = [
     "QuotaExceeded",
     "RejectedError",
     "Request",
-    "RetryBudgetExhausted",
     "Throttled",
     "UsageError",
     "carry_context",

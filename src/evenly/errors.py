@@ -16,7 +16,6 @@ __all__ = [
     "Overloaded",
     "QuotaExceeded",
     "RejectedError",
-    "RetryBudgetExhausted",
     "Throttled",
     "UsageError",
 ]
@@ -56,10 +55,6 @@ class Throttled(RejectedError):
 
 class NoBackend(RejectedError):
     """Report that there is no backend to send to, or that all are at their limit."""
-
-
-class RetryBudgetExhausted(RejectedError):
-    """Report that a request failed and the retry budget has nothing left for another attempt."""
 
 
 class Overloaded(RejectedError):

@@ -34,7 +34,7 @@ def answered(code: int) -> StatusError:
         (status(grpc.StatusCode.INTERNAL), "error_answer"),
         (answered(500), "error_answer"),
         (status(grpc.StatusCode.CANCELLED), "cancelled"),
-        (evenly.RetryBudgetExhausted("spent"), "RetryBudgetExhausted"),
+        (evenly.Throttled("throttled"), "Throttled"),
         (KeyError("x"), "KeyError"),
         (type("E" * 100, (Exception,), {})(), "E" * 40),
     ],

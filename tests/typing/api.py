@@ -44,7 +44,7 @@ def _either(ours: evenly.EvenlyError, _theirs: ValueError | RuntimeError) -> eve
 
 def refused(error: evenly.RejectedError) -> str:
     match error:
-        case evenly.Throttled() | evenly.NoBackend() | evenly.RetryBudgetExhausted():
+        case evenly.Throttled() | evenly.NoBackend():
             return error.where
         case evenly.Overloaded() | evenly.QuotaExceeded():
             return f"{error.where}, retryable: {error.retryable}"
