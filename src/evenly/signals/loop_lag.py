@@ -97,13 +97,6 @@ class LoopLag:
         waited = self._late_seconds + self._loop.time() - self._waiting_since
         return waited if waited > self._lag_seconds else self._lag_seconds
 
-    def ready_callbacks(self) -> int | None:
-        """Return how many callbacks are ready to run; `None` where the loop does not show it."""
-        try:
-            return len(getattr(self._loop, "_ready", None))  # type: ignore[arg-type]
-        except TypeError:
-            return None
-
     def start(self) -> None:
         """Begin; a second time does nothing."""
         if self._handle is None:
