@@ -23,12 +23,12 @@ try:
     from starlette.responses import FileResponse, Response
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
+    from starlette.types import ASGIApp
 except ImportError as error:
     raise ImportError(
         'evenly.dashboard needs starlette: pip install "evenly[dashboard]"', name=error.name
     ) from error
 
-from evenly.dashboard.asgi import App
 from evenly.dashboard.guard import CONTROL, STATIC
 from evenly.dashboard.history import History, encode
 from evenly.dashboard.source import Source
@@ -45,7 +45,7 @@ _JSON: Final = "application/json"
 _log: Final = logging.getLogger(__name__)
 
 
-def new_app(source: Source, history: History, *, heartbeat_seconds: float) -> App:
+def new_app(source: Source, history: History, *, heartbeat_seconds: float) -> ASGIApp:
     """Return the dashboard's ASGI application, without its guard."""
     routes = _Routes(source, history, heartbeat_seconds)
     return Starlette(
@@ -77,7 +77,7 @@ class _Routes:
             _log.exception("the fleet could not be described")
             return _error(500, "the fleet could not be described: see the log")
 
-    async def frames(self, request: Request) -> App:  # noqa: ARG002 -- the same
+    async def frames(self, request: Request) -> ASGIApp:  # noqa: ARG002 -- the same
         return FrameStream(self._history, heartbeat_seconds=self._heartbeat_seconds)
 
     async def control(self, request: Request) -> Response:

@@ -1,19 +1,15 @@
-"""Name ASGI's types, and answer a request without a framework."""
+"""Answer a request without a framework."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
+
+from starlette.types import Send
 
 from evenly.dashboard.history import encode
 
-__all__ = ["App", "Headers", "Message", "Receive", "Scope", "Send", "answer", "start"]
+__all__ = ["Headers", "answer", "start"]
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 

@@ -17,7 +17,9 @@ from __future__ import annotations
 import hmac
 from typing import Final, final
 
-from evenly.dashboard.asgi import App, Message, Receive, Scope, Send, answer
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from evenly.dashboard.asgi import answer
 from evenly.dashboard.hosts import Hosts
 
 __all__ = ["CONTROL", "STATIC", "TOKEN_HEADER", "Guard"]
@@ -55,7 +57,7 @@ class Refusal(Exception):
 class Guard:
     """Stand before an ASGI application."""
 
-    def __init__(self, app: App, *, hosts: Hosts, token: str) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: Hosts, token: str) -> None:
         self._app = app
         self._hosts = hosts
         self._token = token.encode("ascii")

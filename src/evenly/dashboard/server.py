@@ -15,7 +15,7 @@ import logging
 import secrets
 import socket
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 try:
     import uvicorn
@@ -26,13 +26,15 @@ except ImportError as error:
 
 from evenly.core import check
 from evenly.dashboard.app import new_app
-from evenly.dashboard.asgi import App
 from evenly.dashboard.connection import CONNECTIONS_MAX, Connection
 from evenly.dashboard.guard import Guard
 from evenly.dashboard.history import History
 from evenly.dashboard.hosts import hosts_of, in_url
 from evenly.dashboard.source import Source
 from evenly.errors import ConfigError
+
+if TYPE_CHECKING:  # `evenly.dashboard.app` says which extra it is of.
+    from starlette.types import ASGIApp
 
 __all__ = ["Dashboard"]
 
@@ -139,7 +141,7 @@ class _Server:
     Its own `serve` takes over the signals of the process, and its `shutdown` waits for readers.
     """
 
-    def __init__(self, app: App, sock: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
         self._sock = sock
         config = uvicorn.Config(
             app,

@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Final, final
 
-from evenly.dashboard.asgi import Receive, Scope, Send, answer, start
+from starlette.types import Receive, Scope, Send
+
+from evenly.dashboard.asgi import answer, start
 from evenly.dashboard.history import ENDED, History, Subscription
 
 __all__ = ["STREAMS_MAX", "FrameStream"]

@@ -16,7 +16,7 @@ import contextvars
 import time
 from collections.abc import Awaitable, Coroutine
 from types import CoroutineType
-from typing import Any, Final, Never, final
+from typing import TYPE_CHECKING, Any, Final, Never, final
 
 from evenly.context import enter, leave
 from evenly.core.observer import NO_OBSERVER, Observer
@@ -54,6 +54,17 @@ def backend_runtime(
     return BackendRuntime(config, observer=observer, gate=gate)
 
 
+def _explain(middleware: object) -> Never:  # noqa: ARG001 -- a property's signature
+    """Explain the mistake when someone uses the middleware as if it were the application."""
+    raise AttributeError(
+        "a Middleware has no routes and the like, the application has: wrap it below them, or "
+        "use its add_middleware(evenly.http.Middleware)"
+    )
+
+
+_OF_THE_APPLICATION: Final = property(_explain)
+
+
 @final
 class Middleware:
     """Admit, meter and report for an ASGI application; put it around everything else.
@@ -70,6 +81,14 @@ class Middleware:
     `health_path` and `ready_path` are served without admission; `None` leaves them to `app`.
     `runtime` is for whoever has one already, and stops it.
     """
+
+    if not TYPE_CHECKING:  # Type checkers say it better: these do not exist.
+        # By name: with a `__getattr__` every look at an attribute takes the slow way.
+        get = post = put = patch = delete = head = options = websocket = _OF_THE_APPLICATION
+        route = routes = router = api_route = add_api_route = add_route = _OF_THE_APPLICATION
+        include_router = mount = state = dependency_overrides = _OF_THE_APPLICATION
+        middleware = add_middleware = on_event = add_event_handler = _OF_THE_APPLICATION
+        exception_handler = add_exception_handler = _OF_THE_APPLICATION
 
     def __init__(
         self,
@@ -259,27 +278,6 @@ class Middleware:
         if served.held is not None:
             await served.release()
         return False
-
-
-@final
-class _OfTheApplication:
-    """Say what is wrong where somebody takes a middleware for the application."""
-
-    def __get__(self, instance: object, owner: type) -> Never:
-        raise AttributeError(
-            "a Middleware has no routes and the like, the application has: wrap it below them, or "
-            "use its add_middleware(evenly.http.Middleware)"
-        )
-
-
-# By name: with a `__getattr__` every look at an attribute takes the slow way.
-for _name in (
-    *("get", "post", "put", "patch", "delete", "head", "options", "api_route", "route", "routes"),
-    *("add_api_route", "add_route", "include_router", "mount", "router", "websocket", "state"),
-    *("add_middleware", "middleware", "add_event_handler", "on_event", "dependency_overrides"),
-    *("add_exception_handler", "exception_handler"),
-):
-    setattr(Middleware, _name, _OfTheApplication())
 
 
 async def _nobody() -> Message:
