@@ -26,10 +26,10 @@ from evenly.core.overload.utilization import Ramps, Utilization
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome
 from evenly.sim.client import Client
+from evenly.sim.fault_config import CrashFault, FastFailFault, PartitionFault, RestartFault
 from evenly.sim.machine import Machine
 from evenly.sim.scenario import (
     ClientsConfig,
-    FaultConfig,
     NetworkConfig,
     Scenario,
     WorkloadConfig,
@@ -49,8 +49,8 @@ BUSY = Scenario(
     clients=ClientsConfig(count=8),
     backends=ServiceConfig(count=6, cores=2, cost=CostConfig(mean_seconds=0.01)),
     faults=(
-        FaultConfig(kind="restart", at_seconds=1.0, backends=3, every_seconds=0.5),
-        FaultConfig(kind="crash", at_seconds=3.0),
+        RestartFault(at_seconds=1.0, backends=3, every_seconds=0.5),
+        CrashFault(at_seconds=3.0),
     ),
 )
 
@@ -172,7 +172,7 @@ def test_what_was_heard_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_lame_duck_may_be_sent_to(restarting: int, task: ClientTaskConfig, load: float) -> None:
     service = replace(BUSY.backends, count=4, warm_up_seconds=2.0)
-    restarts = (FaultConfig(kind="restart", at_seconds=1.0, backends=restarting),)
+    restarts = (RestartFault(at_seconds=1.0, backends=restarting),)
     scenario = replace(BUSY, backends=service, faults=restarts, client_task=task)
 
     assert broken(scenario, load=load) == set()
@@ -218,7 +218,7 @@ def test_a_backend_that_forgets_to_count_out(monkeypatch: pytest.MonkeyPatch) ->
             finish(self, admission, outcome, cpu)
 
     monkeypatch.setattr(BackendTask, "finish", forgetful)
-    failing = replace(BUSY, faults=(FaultConfig(kind="fast_fail", at_seconds=2.0, seconds=1.0),))
+    failing = replace(BUSY, faults=(FastFailFault(at_seconds=2.0, seconds=1.0),))
 
     assert broken(failing) == {"active counts"}
 
@@ -274,7 +274,7 @@ def test_a_throttle_that_refuses_what_matters_most(monkeypatch: pytest.MonkeyPat
 
 def test_a_transport_that_forgets_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "_watch", lambda self, call, deadline_at: None)
-    cut = replace(BUSY, faults=(FaultConfig(kind="partition", at_seconds=2.0, backends=0),))
+    cut = replace(BUSY, faults=(PartitionFault(at_seconds=2.0, backends=0),))
 
     # What never ends stays active, too.
     assert broken(cut) == {"begun = finished", "active counts"}

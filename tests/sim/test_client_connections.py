@@ -13,9 +13,9 @@ from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.request import Outcome
+from evenly.sim.fault_config import CrashFault, PartitionFault
 from evenly.sim.scenario import (
     ClientsConfig,
-    FaultConfig,
     NetworkConfig,
     PhaseConfig,
     Scenario,
@@ -40,7 +40,7 @@ LOAD = 0.3
 ALL_CRASH = replace(
     QUIET,
     backends=replace(QUIET.backends, down_seconds=1.0),
-    faults=(FaultConfig(kind="crash", at_seconds=2.0, backends=0),),
+    faults=(CrashFault(at_seconds=2.0, backends=0),),
 )
 
 
@@ -80,7 +80,7 @@ def test_a_request_that_waits_in_vain_is_never_sent() -> None:
     scenario = replace(
         QUIET,
         workload=WorkloadConfig(timeout_seconds=0.5),
-        faults=(FaultConfig(kind="partition", at_seconds=0.0, seconds=10.0, backends=0),),
+        faults=(PartitionFault(at_seconds=0.0, seconds=10.0, backends=0),),
     )
     story = told(scenario)
 
@@ -126,7 +126,7 @@ def test_requests_that_were_never_sent_earn_retries_for_those_that_are() -> None
     scenario = replace(
         QUIET,
         workload=WorkloadConfig(timeout_seconds=0.5),
-        faults=(FaultConfig(kind="partition", at_seconds=0.0, seconds=5.0, backends=0),),
+        faults=(PartitionFault(at_seconds=0.0, seconds=5.0, backends=0),),
         client_task=ClientTaskConfig(
             retry=RetryConfig(initial_balance=0.0), throttle=ThrottleConfig(name="off")
         ),

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+from evenly.sim.fault_config import CrashFault
 from evenly.sim.scenario import (
     ClientsConfig,
     DatacenterShare,
-    FaultConfig,
     NetworkConfig,
     Scenario,
 )
@@ -97,7 +97,7 @@ def test_a_datacenter_that_goes_down_hands_its_requests_over() -> None:
     scenario = replace(
         SCENARIO,
         backends=replace(SCENARIO.backends, down_seconds=1_000.0),
-        faults=(FaultConfig(kind="crash", at_seconds=10.0, backends=4),),
+        faults=(CrashFault(at_seconds=10.0, backends=4),),
     )
     story = told(scenario, load=0.3)
 

@@ -11,9 +11,18 @@ from evenly.core.balancing.health import HealthConfig, State
 from evenly.core.balancing.membership import ConnectionEvent, MembershipConfig
 from evenly.core.client_task import ClientTaskConfig
 from evenly.sim.client import Client
+from evenly.sim.fault_config import (
+    CrashFault,
+    FastFailFault,
+    FaultConfig,
+    LossFault,
+    PartitionFault,
+    RestartFault,
+    SlowFault,
+    StallFault,
+)
 from evenly.sim.scenario import (
     ClientsConfig,
-    FaultConfig,
     NetworkConfig,
     Scenario,
     WorkloadConfig,
@@ -52,8 +61,8 @@ def states(client: Client) -> dict[str, State]:
 
 def test_a_stopped_process_hears_sigterm_when_it_goes_on() -> None:
     world = world_with(
-        FaultConfig(kind="stall", at_seconds=1.0, seconds=2.0),
-        FaultConfig(kind="restart", at_seconds=1.5),
+        StallFault(at_seconds=1.0, seconds=2.0),
+        RestartFault(at_seconds=1.5),
     )
     machine = world.machines[0]
 
@@ -70,9 +79,9 @@ def test_a_stopped_process_does_not_exit_or_announce_itself() -> None:
     # It drains from 1.0 to 2.0, its quiet second, and would exit then; it exits at 4.0, is gone
     # until 4.5, and would be warm at 5.0.
     world = world_with(
-        FaultConfig(kind="restart", at_seconds=1.0),
-        FaultConfig(kind="stall", at_seconds=1.5, seconds=2.5),
-        FaultConfig(kind="stall", at_seconds=4.75, seconds=1.0),
+        RestartFault(at_seconds=1.0),
+        StallFault(at_seconds=1.5, seconds=2.5),
+        StallFault(at_seconds=4.75, seconds=1.0),
         load=0.0,
     )
     machine = world.machines[0]
@@ -89,8 +98,8 @@ def test_a_stopped_process_does_not_answer_for_the_service_below() -> None:
     """It is stopped while the service below fails what it asked for."""
     below = replace(CALM.backends, name="below")
     world = world_with(
-        FaultConfig(kind="stall", at_seconds=2.0, seconds=5.0, backends=0),
-        FaultConfig(kind="crash", at_seconds=2.0001, service="below", backends=0),
+        StallFault(at_seconds=2.0, seconds=5.0, backends=0),
+        CrashFault(at_seconds=2.0001, service="below", backends=0),
         below=(below,),
     )
     processes = [machine.process for machine in world.machines]
@@ -104,7 +113,7 @@ def test_a_stopped_process_does_not_answer_for_the_service_below() -> None:
 
 
 def test_a_process_that_stays_stopped_may_keep_what_it_has() -> None:
-    world = world_with(FaultConfig(kind="stall", at_seconds=2.0, backends=0))
+    world = world_with(StallFault(at_seconds=2.0, backends=0))
 
     world.run(None)
 
@@ -118,8 +127,8 @@ def test_a_process_that_stays_stopped_may_keep_what_it_has() -> None:
 
 def test_of_two_fast_fails_each_ends_by_itself() -> None:
     world = world_with(
-        FaultConfig(kind="fast_fail", at_seconds=1.0, seconds=2.0),
-        FaultConfig(kind="fast_fail", at_seconds=2.0, seconds=2.0),
+        FastFailFault(at_seconds=1.0, seconds=2.0),
+        FastFailFault(at_seconds=2.0, seconds=2.0),
     )
     process = world.machines[0].process
     assert process is not None
@@ -133,8 +142,8 @@ def test_of_two_fast_fails_each_ends_by_itself() -> None:
 
 def test_of_two_slow_downs_each_ends_by_itself() -> None:
     world = world_with(
-        FaultConfig(kind="slow", at_seconds=1.0, seconds=2.0, ratio=0.5),
-        FaultConfig(kind="slow", at_seconds=2.0, seconds=2.0, ratio=0.2),
+        SlowFault(at_seconds=1.0, seconds=2.0, ratio=0.5),
+        SlowFault(at_seconds=2.0, seconds=2.0, ratio=0.2),
     )
 
     speeds = []
@@ -146,8 +155,8 @@ def test_of_two_slow_downs_each_ends_by_itself() -> None:
 
 def test_of_two_losses_each_ends_by_itself() -> None:
     world = world_with(
-        FaultConfig(kind="loss", at_seconds=1.0, seconds=2.0, ratio=0.5),
-        FaultConfig(kind="loss", at_seconds=2.0, seconds=2.0, ratio=0.2),
+        LossFault(at_seconds=1.0, seconds=2.0, ratio=0.5),
+        LossFault(at_seconds=2.0, seconds=2.0, ratio=0.2),
         network=NetworkConfig(loss_ratio=0.01),
     )
 
@@ -160,8 +169,8 @@ def test_of_two_losses_each_ends_by_itself() -> None:
 
 def test_the_network_is_fine_again_from_its_mending_on() -> None:
     world = world_with(
-        FaultConfig(kind="loss", at_seconds=1.0, seconds=1.0, ratio=0.2),
-        FaultConfig(kind="partition", at_seconds=3.0, seconds=1.0),
+        LossFault(at_seconds=1.0, seconds=1.0, ratio=0.2),
+        PartitionFault(at_seconds=3.0, seconds=1.0),
     )
     network = world.stage.network
     was_fine_since = network.was_fine_since
@@ -186,7 +195,7 @@ def test_a_partition_below_cuts_off_all_who_call_there() -> None:
     """Those are the backends above, which may be more than the clients."""
     below = replace(CALM.backends, name="below")
     world = world_with(
-        FaultConfig(kind="partition", at_seconds=2.0, service="below", backends=0),
+        PartitionFault(at_seconds=2.0, service="below", backends=0),
         below=(below,),
         clients=ClientsConfig(count=1),
     )
@@ -201,9 +210,7 @@ def test_a_partition_below_cuts_off_all_who_call_there() -> None:
 
 def test_a_connection_that_breaks_before_it_is_known_is_opened_again() -> None:
     """The news of both are on their way at once, and may take 0.01 to 0.5 s."""
-    crashes = [
-        FaultConfig(kind="crash", at_seconds=0.5 + 0.3 * turn, backends=0) for turn in range(10)
-    ]
+    crashes = [CrashFault(at_seconds=0.5 + 0.3 * turn, backends=0) for turn in range(10)]
     world = world_with(
         *crashes,
         seconds=20.0,
@@ -237,7 +244,7 @@ def test_the_patience_with_one_connection_does_not_end_the_next() -> None:
     # second that the first one had ends at 1.0.
     health = HealthConfig(backoff_first_seconds=0.5, backoff_jitter_ratio=0.0)
     world = world_with(
-        FaultConfig(kind="crash", at_seconds=0.0),
+        CrashFault(at_seconds=0.0),
         load=0.0,
         network=NetworkConfig(delay_seconds=0.2, jitter_ratio=0.0),
         backends=replace(CALM.backends, count=1, warm_up_seconds=0.0),

@@ -8,11 +8,11 @@ import pytest
 from evenly.core.criticality import Criticality
 from evenly.core.overload.quota_config import QuotaConfig
 from evenly.core.overload.utilization_config import Ramp, UtilizationConfig
+from evenly.sim.fault_config import CrashFault, StallFault
 from evenly.sim.load import load_scenario, parse_scenario, to_table, to_toml
 from evenly.sim.scenario import (
     ClientsConfig,
     CustomerConfig,
-    FaultConfig,
     PhaseConfig,
     Scenario,
     WorkloadConfig,
@@ -78,7 +78,7 @@ def test_a_file_becomes_the_scenario_that_it_describes(path: Path) -> None:
             cost=CostConfig(kind="lognormal"),
         ),
         below=(ServiceConfig(name="leaf"),),
-        faults=(FaultConfig(kind="crash", at_seconds=3.0),),
+        faults=(CrashFault(at_seconds=3.0),),
         backend_task=scenario.backend_task,
     )
     assert scenario.backend_task.utilization == UtilizationConfig(
@@ -168,7 +168,7 @@ def test_toml_has_a_section_for_each_table() -> None:
         ideal=False,
         clients=ClientsConfig(start_seconds=1e-05),
         backends=ServiceConfig(cost=CostConfig(kind="constant"), antagonists=AntagonistConfig()),
-        faults=(FaultConfig(kind="crash", at_seconds=3.0), FaultConfig(kind="stall", at_seconds=4)),
+        faults=(CrashFault(at_seconds=3.0), StallFault(at_seconds=4)),
     )
 
     assert to_toml(scenario) == (

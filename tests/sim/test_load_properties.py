@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from evenly.core.criticality import Criticality
 from evenly.errors import ConfigError
-from evenly.sim.from_table import allowed, schema, toml_key
+from evenly.sim.from_table import allowed, kind_of, kinds_of, schema, toml_key
 from evenly.sim.load import load_scenario, parse_scenario, to_table, to_toml
 from evenly.sim.scenario import SIMULATED_POLICIES, Scenario
 
@@ -25,8 +25,9 @@ unhurried = settings(deadline=None)
 def keys(hint: object, at: str = "") -> Iterator[tuple[str, object]]:
     """Yield every dotted key of the schema with its type hint, `0` for the entries of an array."""
     yield at, hint
-    for name, (inner, _) in schema(hint).items():
-        yield from keys(inner, f"{at}.{name}" if at else name)
+    for cls in (hint, *kinds_of(hint).values()):
+        for name, (inner, _) in schema(cls).items():
+            yield from keys(inner, f"{at}.{name}" if at else name)
     # The entries of an array, the values of a mapping, and X of `X | None`.
     origin = get_origin(hint)
     if origin is tuple:
@@ -63,13 +64,11 @@ junk = st.recursive(
 @cache
 def plausible(hint: object) -> st.SearchStrategy[object]:
     """Draw values of a type hint's kind, in the range or not."""
+    if NoneType in get_args(hint):
+        hint = get_args(hint)[0]
     origin, args = get_origin(hint), get_args(hint)
-    if schema(hint):
-        inside: tuple[dict[str, st.SearchStrategy[object]], ...] = ({}, {})
-        for name, (inner, field) in schema(hint).items():
-            is_required = field.default is MISSING and field.default_factory is MISSING
-            inside[is_required][name] = mixed(inner)
-        return st.fixed_dictionaries(inside[True], optional=inside[False])
+    if schema(hint) or kinds_of(hint):
+        return st.one_of([_tables(cls) for cls in kinds_of(hint).values() or (hint,)])
     if origin is Literal:
         return st.sampled_from(args)
     if origin is tuple:
@@ -78,8 +77,6 @@ def plausible(hint: object) -> st.SearchStrategy[object]:
     if origin is Mapping:
         some = st.text(max_size=3) if args[0] is str else st.sampled_from(list(args[0].__members__))
         return st.dictionaries(some, mixed(args[1]), max_size=3)
-    if NoneType in args:
-        return plausible(args[0])
     scalars: Mapping[object, st.SearchStrategy[object]] = {
         bool: st.booleans(),
         int: st.integers(0, 30),
@@ -87,6 +84,18 @@ def plausible(hint: object) -> st.SearchStrategy[object]:
         str: st.one_of(st.sampled_from([*SIMULATED_POLICIES, "off"]), st.text(max_size=3)),
     }
     return scalars[hint]
+
+
+def _tables(cls: object) -> st.SearchStrategy[object]:
+    kind = kind_of(cls) if isinstance(cls, type) else None
+    needed: dict[str, st.SearchStrategy[object]] = {}
+    if kind is not None:
+        needed["kind"] = st.just(kind)
+    inside: tuple[dict[str, st.SearchStrategy[object]], ...] = ({}, needed)
+    for name, (inner, field) in schema(cls).items():
+        is_required = field.default is MISSING and field.default_factory is MISSING
+        inside[is_required][name] = mixed(inner)
+    return st.fixed_dictionaries(inside[True], optional=inside[False])
 
 
 def mixed(hint: object) -> st.SearchStrategy[object]:

@@ -37,6 +37,7 @@ def refusal(path: Path, *changes: str) -> str:
     return message
 
 
+KINDS = "restart, crash, stall, slow, fast_fail, partition, loss, restart_clients, surge"
 SERVICE_KEYS = (
     "accept_backlog, antagonists, cold_seconds, cold_speed_ratio, connect_cost_seconds, cores,"
     " cost, count, down_seconds, error_cost_ratio, io_seconds, name, probe_cost_seconds,"
@@ -93,6 +94,40 @@ HUGE = "0x" + "f" * 5000  # 6,021 digits: Python refuses to write them out.
         ),
         ("datacenters=[{}]", "datacenters.0.name is missing; it must be a string"),
         ("faults.0={kind='crash'}", "faults.0.at_seconds is missing; it must be a number"),
+        ("faults.0.kind=storm", f"faults.0.kind must be one of {KINDS}, not 'storm'"),
+        ("faults.0={at_seconds=3}", f"faults.0.kind is missing; it must be one of {KINDS}"),
+        ("faults.0.kind=[]", f"faults.0.kind must be one of {KINDS}, not []"),
+        ("faults=[3]", "faults.0 must be a table, not 3"),
+        (
+            "faults.0.ratio=0.5",
+            (
+                "faults.0.ratio: unknown key of the kind crash; known are"
+                " at_seconds, backends, every_seconds, first, service"
+            ),
+        ),
+        (
+            "faults.0={kind='restart_clients', at_seconds=3, client=2}",
+            (
+                "faults.0.client: unknown key of the kind restart_clients; known are"
+                " at_seconds, clients (did you mean clients?)"
+            ),
+        ),
+        (
+            "faults.0={kind='slow', at_seconds=3}",
+            "faults.0.ratio is missing; it must be a number",
+        ),
+        (
+            "faults.0={kind='slow', at_seconds=3, ratio=0}",
+            "faults.0.ratio must be in [0.001, 1000], not 0.0",
+        ),
+        (
+            "faults.0={kind='loss', at_seconds=3, ratio=1}",
+            "faults.0.ratio must be in [0, 0.9], not 1.0",
+        ),
+        (
+            "faults.0={kind='surge', at_seconds=3, customer='nobody', ratio=2}",
+            "faults.0.customer must be one of the workload's (none), not 'nobody'",
+        ),
         ("faults.0.first=-1", "faults.0.first must be a whole number in [0, 10000], not -1"),
         (
             "backend_task.utilization.ramps.1=[2, 1]",

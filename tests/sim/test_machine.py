@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any, Final
 
 import pytest
 
 from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.request import Outcome
+from evenly.sim.fault_config import (
+    CrashFault,
+    FastFailFault,
+    FaultConfig,
+    RestartFault,
+    SlowFault,
+    StallFault,
+)
 from evenly.sim.faults import schedule_fault
 from evenly.sim.fleet import Fleet
 from evenly.sim.machine import Machine
-from evenly.sim.scenario import ClientsConfig, FaultConfig, Scenario, WorkloadConfig
+from evenly.sim.scenario import ClientsConfig, Scenario, WorkloadConfig
 from evenly.sim.service import CostConfig, RestartConfig, ServiceConfig
 from evenly.sim.simulate import simulate
 from evenly.sim.source import Mix
@@ -184,9 +193,10 @@ def told_faults(
     """Return each machine's states under these faults; `slow` and `stopped` are states here."""
     stage = Stage(Scenario(title="faults", faults=faults, backend_task=NEVER_SHEDS), 1)
     machines = [new_machine(stage, replace(CONFIG, count=count), index=i) for i in range(count)]
+    services = {CONFIG.name: machines}
     for fault in faults:
         schedule_fault(
-            stage, fault, machines, mix=Mix(WorkloadConfig()), restart_clients=lambda _count: None
+            stage, fault, services, mix=Mix(WorkloadConfig()), restart_clients=lambda _count: None
         )
     seen: list[list[tuple[float, str]]] = [[] for _ in machines]
 
@@ -209,21 +219,22 @@ def told_faults(
     return seen
 
 
+TWO_IN_TURN: Final[dict[str, Any]] = {
+    "at_seconds": 2.0, "seconds": 3.0, "first": 1, "backends": 2, "every_seconds": 1.5,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("kind", "name"), [("slow", "slow"), ("stall", "stopped"), ("fast_fail", "failing")]
+    ("fault", "name"),
+    [
+        (SlowFault(ratio=0.5, **TWO_IN_TURN), "slow"),
+        (StallFault(**TWO_IN_TURN), "stopped"),
+        (FastFailFault(**TWO_IN_TURN), "failing"),
+    ],
 )
 def test_a_fault_begins_and_ends_at_its_instants_one_machine_after_another(
-    kind: str, name: str
+    fault: FaultConfig, name: str
 ) -> None:
-    fault = FaultConfig(
-        kind=kind,  # type: ignore[arg-type]
-        at_seconds=2.0,
-        seconds=3.0,
-        first=1,
-        backends=2,
-        every_seconds=1.5,
-        ratio=0.5,
-    )
 
     healthy = (0.0, "healthy")
     assert told_faults(fault, until=20.0) == [
@@ -234,7 +245,7 @@ def test_a_fault_begins_and_ends_at_its_instants_one_machine_after_another(
 
 
 def test_a_fault_without_a_length_lasts_and_backends_zero_are_all() -> None:
-    fault = FaultConfig(kind="slow", at_seconds=2.0, first=1, backends=0, ratio=0.5)
+    fault = SlowFault(at_seconds=2.0, first=1, backends=0, ratio=0.5)
 
     first, *others = told_faults(fault, until=20.0)
     assert first == [(0.0, "healthy")]
@@ -242,8 +253,8 @@ def test_a_fault_without_a_length_lasts_and_backends_zero_are_all() -> None:
 
 
 def test_rolling_restarts_and_crashes_come_one_after_another() -> None:
-    restart = FaultConfig(kind="restart", at_seconds=1.0, backends=2, every_seconds=4.0)
-    crash = FaultConfig(kind="crash", at_seconds=2.0, first=2, backends=1)
+    restart = RestartFault(at_seconds=1.0, backends=2, every_seconds=4.0)
+    crash = CrashFault(at_seconds=2.0, first=2, backends=1)
 
     assert told_faults(restart, crash, until=20.0) == [
         [
@@ -275,7 +286,7 @@ def test_a_rolling_restart_fails_no_request(policy: str) -> None:
         settle_seconds=0.0,
         clients=ClientsConfig(count=10),
         backends=ServiceConfig(count=8, cores=2, cost=CostConfig(mean_seconds=0.05)),
-        faults=(FaultConfig(kind="restart", at_seconds=5.0, backends=0, every_seconds=4.0),),
+        faults=(RestartFault(at_seconds=5.0, backends=0, every_seconds=4.0),),
     )
     row = simulate(scenario, policy=policy, load=0.4, seed=1).row
 

@@ -10,10 +10,11 @@ import pytest
 from evenly.core.criticality import Criticality
 from evenly.sim.cpu_samples import CpuSamples, evenness, quantile
 from evenly.sim.events import Events
+from evenly.sim.fault_config import CrashFault, FaultConfig, LossFault, RestartFault, SlowFault
 from evenly.sim.measure import measure_row, measure_series, measured_span
 from evenly.sim.recorder import Recorder, Second
 from evenly.sim.result import Row
-from evenly.sim.scenario import FaultConfig, PhaseConfig, Scenario
+from evenly.sim.scenario import PhaseConfig, Scenario
 from evenly.sim.service import CostConfig, ServiceConfig
 from tests.sim.small import Listener, new_machine, new_stage
 
@@ -203,27 +204,25 @@ def test_recovery_from_overload(after: list[int], expected: float) -> None:
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
-        pytest.param(FaultConfig(kind="crash", at_seconds=5.0), 5.0, id="a crash is one moment"),
-        pytest.param(FaultConfig(kind="slow", at_seconds=3.0, seconds=4.5), 2.5, id="from its end"),
-        pytest.param(FaultConfig(kind="slow", at_seconds=3.0), None, id="one that never ends"),
+        pytest.param(CrashFault(at_seconds=5.0), 5.0, id="a crash is one moment"),
+        pytest.param(SlowFault(ratio=0.5, at_seconds=3.0, seconds=4.5), 2.5, id="from its end"),
+        pytest.param(SlowFault(ratio=0.5, at_seconds=3.0), None, id="one that never ends"),
         pytest.param(
-            FaultConfig(kind="restart", at_seconds=2.0, backends=2, every_seconds=3.0),
+            RestartFault(at_seconds=2.0, backends=2, every_seconds=3.0),
             5.0,
             id="from the last backend's restart",
         ),
         pytest.param(
-            FaultConfig(kind="restart", at_seconds=2.0, backends=0, every_seconds=3.0),
+            RestartFault(at_seconds=2.0, backends=0, every_seconds=3.0),
             5.0,
             id="of all backends: there are two",
         ),
         pytest.param(
-            FaultConfig(kind="restart", at_seconds=2.0, first=1, backends=0, every_seconds=3.0),
+            RestartFault(at_seconds=2.0, first=1, backends=0, every_seconds=3.0),
             8.0,
             id="of all from the second on: one",
         ),
-        pytest.param(
-            FaultConfig(kind="loss", at_seconds=2.0, seconds=18.0, ratio=0.5), None, id="to the end"
-        ),
+        pytest.param(LossFault(at_seconds=2.0, seconds=18.0, ratio=0.5), None, id="to the end"),
     ],
 )
 def test_recovery_from_a_fault(fault: FaultConfig, expected: float | None) -> None:
@@ -234,7 +233,7 @@ def test_recovery_from_a_fault(fault: FaultConfig, expected: float | None) -> No
 
 
 def test_recovery_is_from_the_last_trouble() -> None:
-    faults = tuple(FaultConfig(kind="crash", at_seconds=at) for at in (6.0, 2.0))
+    faults = tuple(CrashFault(at_seconds=at) for at in (6.0, 2.0))
     scenario = replace(SCENARIO, seconds=20.0, faults=faults)
 
     assert recovery(scenario, [0] * 10 + [1_000] * 10) == 4.0

@@ -10,11 +10,11 @@ import pytest
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.request import Outcome
+from evenly.sim.fault_config import LossFault, PartitionFault
 from evenly.sim.network import Network
 from evenly.sim.probe import Probe
 from evenly.sim.scenario import (
     ClientsConfig,
-    FaultConfig,
     NetworkConfig,
     Scenario,
     WorkloadConfig,
@@ -159,9 +159,7 @@ def partitioned(clients: int) -> Story:
         client_task=ClientTaskConfig(throttle=ThrottleConfig(name="off")),
         backends=ServiceConfig(count=4, cost=CostConfig(mean_seconds=0.02)),
         faults=(
-            FaultConfig(
-                kind="partition", at_seconds=5.0, seconds=10.0, first=2, backends=2, clients=clients
-            ),
+            PartitionFault(at_seconds=5.0, seconds=10.0, first=2, backends=2, clients=clients),
         ),
     )
     story = Story(scenario, policy="round_robin", load=0.3)
@@ -206,7 +204,7 @@ def test_loss_for_a_while_makes_requests_late_and_no_more() -> None:
         settle_seconds=0.0,
         clients=ClientsConfig(count=4, start_seconds=0.0),
         backends=ServiceConfig(count=4, cost=CostConfig(mean_seconds=0.01)),
-        faults=(FaultConfig(kind="loss", at_seconds=5.0, seconds=5.0, ratio=0.1),),
+        faults=(LossFault(at_seconds=5.0, seconds=5.0, ratio=0.1),),
     )
     story = Story(scenario, policy="round_robin", load=0.3)
     story.tell()

@@ -10,6 +10,15 @@ from itertools import product
 
 import pytest
 
+from evenly.sim.fault_config import (
+    FastFailFault,
+    FaultConfig,
+    LossFault,
+    PartitionFault,
+    RestartFault,
+    SlowFault,
+    StallFault,
+)
 from evenly.sim.fleet import Fleet
 from evenly.sim.machine import Machine
 from evenly.sim.omniscient import EarliestCompletion, LeastCpu
@@ -17,7 +26,6 @@ from evenly.sim.scenario import (
     OMNISCIENT,
     OMNISCIENT_LEAST_CPU,
     ClientsConfig,
-    FaultConfig,
     NetworkConfig,
     Scenario,
 )
@@ -255,16 +263,21 @@ def test_nobody_has_a_lower_p99_than_the_one_who_knows_everything() -> None:
 
 
 @pytest.mark.parametrize("policy", [OMNISCIENT, OMNISCIENT_LEAST_CPU])
-@pytest.mark.parametrize("kind", ["partition", "stall", "fast_fail", "slow", "loss", "restart"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        PartitionFault(at_seconds=5.0, seconds=1.0),
+        StallFault(at_seconds=5.0, seconds=1.0),
+        FastFailFault(at_seconds=5.0, seconds=1.0),
+        SlowFault(at_seconds=5.0, seconds=1.0, ratio=0.5),
+        LossFault(at_seconds=5.0, seconds=1.0, ratio=0.5),
+        RestartFault(at_seconds=5.0),
+    ],
+    ids=lambda fault: str(fault.kind),
+)
 def test_faults_that_leave_room_elsewhere_fail_no_request_of_the_limit(
-    kind: str, policy: str
+    fault: FaultConfig, policy: str
 ) -> None:
-    fault = FaultConfig(
-        kind=kind,  # type: ignore[arg-type]
-        at_seconds=5.0,
-        seconds=1.0,
-        ratio=0.5,
-    )
     story = replace(STORY, seconds=10.0, settle_seconds=0.0, faults=(fault,))
 
     row = simulate(story, policy=policy, load=0.3, seed=1).row

@@ -15,13 +15,20 @@ import pytest
 from evenly.core.criticality import Criticality
 from evenly.core.observer import Observer
 from evenly.core.request import Request
+from evenly.sim.fault_config import (
+    CrashFault,
+    PartitionFault,
+    RestartClientsFault,
+    SlowFault,
+    StallFault,
+    SurgeFault,
+)
 from evenly.sim.result import Result
 from evenly.sim.scenario import (
     SIMULATED_POLICIES,
     BurstConfig,
     ClientsConfig,
     CustomerConfig,
-    FaultConfig,
     NetworkConfig,
     Scenario,
     WorkloadConfig,
@@ -61,11 +68,11 @@ EVENTFUL = replace(
     ),
     network=NetworkConfig(loss_ratio=0.01),
     faults=(
-        FaultConfig(kind="stall", at_seconds=3.0, seconds=0.5),
-        FaultConfig(kind="crash", at_seconds=4.0, first=1),
-        FaultConfig(kind="partition", at_seconds=5.0, seconds=1.0, first=2, clients=2),
-        FaultConfig(kind="restart_clients", at_seconds=6.0, clients=2),
-        FaultConfig(kind="surge", at_seconds=7.0, seconds=1.0, customer="a", ratio=3.0),
+        StallFault(at_seconds=3.0, seconds=0.5),
+        CrashFault(at_seconds=4.0, first=1),
+        PartitionFault(at_seconds=5.0, seconds=1.0, first=2, clients=2),
+        RestartClientsFault(at_seconds=6.0, clients=2),
+        SurgeFault(at_seconds=7.0, seconds=1.0, customer="a", ratio=3.0),
     ),
 )
 
@@ -165,7 +172,7 @@ def test_other_backends_and_policies_do_not_shift_arrivals() -> None:
     wider = replace(CALM, backends=replace(CALM.backends, count=8))
     assert arrivals(wider, load=0.125) == usual
     assert arrivals(CALM, policy="probing", load=0.25) == usual
-    faulty = replace(CALM, faults=(FaultConfig(kind="slow", at_seconds=2.0, ratio=0.5),))
+    faulty = replace(CALM, faults=(SlowFault(at_seconds=2.0, ratio=0.5),))
     assert arrivals(faulty, load=0.25) == usual
 
 

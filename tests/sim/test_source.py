@@ -12,12 +12,12 @@ import pytest
 
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome, Reason, Request
+from evenly.sim.fault_config import SurgeFault
 from evenly.sim.job import Call
 from evenly.sim.scenario import (
     BurstConfig,
     ClientsConfig,
     CustomerConfig,
-    FaultConfig,
     PhaseConfig,
     Scenario,
     WorkloadConfig,
@@ -238,9 +238,7 @@ def test_a_surge_in_a_scenario_begins_and_ends() -> None:
         workload=workload_of(noisy=1.0, quiet=1.0),
         clients=ClientsConfig(count=4),
         backends=ServiceConfig(count=4),
-        faults=(
-            FaultConfig(kind="surge", at_seconds=5.0, seconds=5.0, customer="noisy", ratio=3.0),
-        ),
+        faults=(SurgeFault(at_seconds=5.0, seconds=5.0, customer="noisy", ratio=3.0),),
     )
     series = simulate(scenario, policy="round_robin", load=0.2, seed=SEED).series
 

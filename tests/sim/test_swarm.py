@@ -19,7 +19,7 @@ from evenly.core.criticality import Criticality
 from evenly.core.overload.throttle_catalogue import THROTTLES
 from evenly.errors import ConfigError
 from evenly.sim import swarm
-from evenly.sim.draw_faults import FAULT_KINDS
+from evenly.sim.fault_config import FAULTS
 from evenly.sim.result import Result
 from evenly.sim.simulate import simulate
 from evenly.sim.swarm import Finding, draw_scenario, run_one, run_swarm
@@ -108,7 +108,7 @@ def test_five_hundred_seeds_draw_everything_there_is() -> None:
         for other in ("bursts", "customers", "idempotent"):
             seen[other, bool(getattr(scenario.workload, other))] += 1
 
-    wanted: list[object] = [*POLICIES, *FAULT_KINDS]
+    wanted: list[object] = [*POLICIES, *FAULTS]
     wanted += [("throttle", name) for name in THROTTLES]
     wanted += [("subset", name) for name in SUBSET_ALGORITHMS]
     wanted += [("attempts", number) for number in range(1, 5)]

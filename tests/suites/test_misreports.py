@@ -16,7 +16,8 @@ from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome
-from evenly.sim.scenario import ClientsConfig, FaultConfig, NetworkConfig, Scenario
+from evenly.sim.fault_config import FastFailFault, SlowFault
+from evenly.sim.scenario import ClientsConfig, NetworkConfig, Scenario
 from evenly.sim.service import CostConfig, ServiceConfig
 from tests.suites.story import Story
 from tests.suites.test_policies import STEADY, told
@@ -85,7 +86,7 @@ def test_in_a_busy_service_neither(name: str, factor: float) -> None:
 
 # It fails everything, and says that it fails a thousandth of that.
 def test_one_that_conceals_its_errors_is_no_sinkhole() -> None:
-    fails = replace(TEN, seconds=20.0, faults=(FaultConfig(kind="fast_fail", at_seconds=12.0),))
+    fails = replace(TEN, seconds=20.0, faults=(FastFailFault(at_seconds=12.0),))
     story = Story(fails, policy="probing", load=0.5)
     story.distort(story.world.machines[0], partial(lie, "eps", 0.001))
     story.tell()
@@ -97,7 +98,7 @@ def test_one_that_conceals_its_errors_is_no_sinkhole() -> None:
 # Four times as fast as the others is no lie.
 @pytest.mark.parametrize("policy", ["probing", "weighted_round_robin"])
 def test_a_fast_machine_still_gets_what_it_can_do(policy: str) -> None:
-    others = FaultConfig(kind="slow", at_seconds=0.0, first=1, backends=9, ratio=0.25)
+    others = SlowFault(at_seconds=0.0, first=1, backends=9, ratio=0.25)
     # Together they can do 1 + 9 / 4 of what one can: 0.2 of ten is 62 % of it.
     story = told(replace(TEN, seconds=40.0, faults=(others,)), policy, load=0.2)
 
@@ -127,7 +128,7 @@ DEMO = Scenario(
 def test_a_backend_that_begins_to_fail_costs_few_requests() -> None:
     errors = offered = 0
     for index in range(0, 8, 2):
-        fails = FaultConfig(kind="fast_fail", at_seconds=14.0, first=index, seconds=12.0)
+        fails = FastFailFault(at_seconds=14.0, first=index, seconds=12.0)
         story = Story(replace(DEMO, faults=(fails,)), policy="probing", load=0.7)
         story.tell()
         errors += story.seen.outcomes[Outcome.ERROR]

@@ -15,7 +15,8 @@ from evenly.core.balancing.policies.catalogue import POLICIES
 from evenly.core.overload.utilization import Ramp, SignalConfig, UtilizationConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Request
-from evenly.sim.scenario import ClientsConfig, FaultConfig, NetworkConfig, PhaseConfig, Scenario
+from evenly.sim.fault_config import FastFailFault, RestartClientsFault, RestartFault, SlowFault
+from evenly.sim.scenario import ClientsConfig, NetworkConfig, PhaseConfig, Scenario
 from evenly.sim.service import CostConfig, ServiceConfig
 from tests.suites.story import Story
 
@@ -113,7 +114,7 @@ def test_light_load_reaches_every_one_of_three_equals(policy: str) -> None:
 def test_clients_deploy(policy: str) -> None:
     # In steps of two, the first ones again with the others, and at last all at once.
     deploys = [
-        FaultConfig(kind="restart_clients", at_seconds=1.0 + 0.3 * step, clients=clients)
+        RestartClientsFault(at_seconds=1.0 + 0.3 * step, clients=clients)
         for step, clients in enumerate((2, 4, 6))
     ]
     story = told(replace(STEADY, seconds=3.0, faults=tuple(deploys)), policy)
@@ -127,7 +128,7 @@ def test_backends_deploy_in_batches(policy: str) -> None:
     # A batch is quiet after 1.1 s, and its processes end; from there, 1 s later successors listen,
     # and the third connection stands, after back-offs of up to 1.2 s and 1.92 s: 4.3 s in all.
     deploys = [
-        FaultConfig(kind="restart", at_seconds=1.0 + 5.0 * batch, first=6 * batch, backends=6)
+        RestartFault(at_seconds=1.0 + 5.0 * batch, first=6 * batch, backends=6)
         for batch in range(3)
     ]
     story = told(replace(STEADY, seconds=16.0, faults=tuple(deploys)), policy)
@@ -176,7 +177,7 @@ def test_service_grows(policy: str) -> None:
 def test_one_slow_backend(policy: str) -> None:
     # Weights count after a blackout of 10 s.  At 10 / 16 of its speed, 30 requests/s, which would
     # be a fair share, are nearly all that it can take.
-    slow = FaultConfig(kind="slow", at_seconds=10.0, ratio=10.0 / 16.0)
+    slow = SlowFault(at_seconds=10.0, ratio=10.0 / 16.0)
     story = told(replace(STEADY, seconds=18.0, faults=(slow,)), policy)
 
     if policy in AWARE:
@@ -189,7 +190,7 @@ def test_one_slow_backend(policy: str) -> None:
 @pytest.mark.parametrize("policy", AWARE)
 def test_one_backend_fails_fast(policy: str) -> None:
     # Weights count after a blackout of 10 s, which begins with the first refresh, up to 1.5 s late.
-    fails = FaultConfig(kind="fast_fail", at_seconds=12.0)
+    fails = FastFailFault(at_seconds=12.0)
     # What weights are made of is averaged over 10 s: after 4 s, utilization plus errors has gone a
     # third of its way from 0.6 to 1.0, and the weight is 0.6 / 0.73.
     begin = 16.0 if policy == "weighted_round_robin" else 12.0
@@ -203,7 +204,7 @@ def test_one_backend_fails_fast(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_one_lame_duck_is_left_alone(policy: str) -> None:
-    leaves = FaultConfig(kind="restart", at_seconds=1.0, first=3)
+    leaves = RestartFault(at_seconds=1.0, first=3)
     story = told(replace(STEADY, seconds=3.0, faults=(leaves,), backend_task=STAYS), policy)
 
     # Its notice is there after one delay, 1.2 ms at the most.
@@ -213,7 +214,7 @@ def test_one_lame_duck_is_left_alone(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_all_lame_ducks_still_serve(policy: str) -> None:
-    leave = FaultConfig(kind="restart", at_seconds=1.0, backends=0)
+    leave = RestartFault(at_seconds=1.0, backends=0)
     story = told(replace(STEADY, seconds=2.0, faults=(leave,), backend_task=STAYS), policy)
 
     # Of about 540, with a standard deviation of 23: 400 is 6 of them away.
@@ -254,8 +255,8 @@ def test_all_refuse_and_return(policy: str) -> None:
         ),
         backends=replace(STEADY.backends, down_seconds=3.4),
         faults=(
-            FaultConfig(kind="restart", at_seconds=2.0, backends=0),
-            FaultConfig(kind="restart_clients", at_seconds=4.9),
+            RestartFault(at_seconds=2.0, backends=0),
+            RestartClientsFault(at_seconds=4.9),
         ),
     )
     story = told(scenario, policy)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Final, get_args, get_type_hints
+from dataclasses import fields
+from typing import Any
 
+from evenly.sim.fault_config import FAULTS, FaultConfig
 from evenly.sim.luck import Luck
-from evenly.sim.scenario import CustomerConfig, FaultConfig, Scenario
+from evenly.sim.scenario import CustomerConfig, Scenario
 from evenly.sim.service import ServiceConfig
 
-__all__ = ["FAULT_KINDS", "draw_faults"]
+__all__ = ["draw_faults"]
 
-FAULT_KINDS: Final = get_args(get_type_hints(FaultConfig)["kind"])
 _MOST_FAULTS = 4
 
 
 def draw_faults(luck: Luck, scenario: Scenario) -> tuple[FaultConfig, ...]:
     """Draw none to a few faults."""
-    kinds = [kind for kind in FAULT_KINDS if kind != "surge" or scenario.workload.customers]
+    kinds = [kind for kind in FAULTS if kind != "surge" or scenario.workload.customers]
     drawn = [luck.one_of(kinds) for _ in range(luck.whole(0, _MOST_FAULTS))]
     return tuple(_draw_fault(luck, kind, scenario) for kind in drawn)
 
 
 def _draw_fault(luck: Luck, kind: str, scenario: Scenario) -> FaultConfig:
+    """Draw the same for every kind, and use what it has: a new field changes no other's luck."""
     service: ServiceConfig = luck.one_of(scenario.services)
     first = luck.whole(0, service.count - 1)
     customer, ratio = "", 1.0
@@ -32,18 +34,20 @@ def _draw_fault(luck: Luck, kind: str, scenario: Scenario) -> FaultConfig:
     elif kind == "surge":
         who = luck.one_of(scenario.workload.customers)
         customer, ratio = who.name, luck.number(0.0, _most_surge(scenario, who))
-    return FaultConfig(
-        kind=kind,  # type: ignore[arg-type]  # It is one of FAULT_KINDS.
-        at_seconds=luck.number(0.0, 1.0) * scenario.total_seconds,
-        seconds=0.0 if luck.chance(0.2) else luck.magnitude(0.05, 6.0),
-        service=service.name,
-        first=first,
-        backends=luck.one_of((1, 0, luck.whole(1, service.count - first))),
-        clients=luck.one_of((0, luck.whole(1, scenario.clients.count))),
-        every_seconds=luck.one_of((0.0, luck.number(0.0, 2.0))),
-        ratio=ratio,
-        customer=customer,
-    )
+    drawn: dict[str, object] = {
+        "at_seconds": luck.number(0.0, 1.0) * scenario.total_seconds,
+        "seconds": 0.0 if luck.chance(0.2) else luck.magnitude(0.05, 6.0),
+        "service": service.name,
+        "first": first,
+        "backends": luck.one_of((1, 0, luck.whole(1, service.count - first))),
+        "clients": luck.one_of((0, luck.whole(1, scenario.clients.count))),
+        "every_seconds": luck.one_of((0.0, luck.number(0.0, 2.0))),
+        "ratio": ratio,
+        "customer": customer,
+    }
+    cls: Any = FAULTS[kind]
+    fault: FaultConfig = cls(**{field.name: drawn[field.name] for field in fields(cls)})
+    return fault
 
 
 def _most_surge(scenario: Scenario, customer: CustomerConfig) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import EnumMeta
 from functools import cache
-from types import NoneType
+from types import NoneType, UnionType
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from evenly.errors import ConfigError
@@ -25,6 +25,8 @@ __all__ = [
     "dotted",
     "from_table",
     "key_name",
+    "kind_of",
+    "kinds_of",
     "schema",
     "shown",
     "toml_key",
@@ -43,6 +45,8 @@ _WORDS: Mapping[object, str] = {
 # TOML's own limit.  Beyond it numbers cannot even be shown: Python refuses 4,300 digits and more.
 _INT_END = 2**63
 _SHOWN_LENGTH = 80
+# Which of several classes a table is of.
+_KIND = "kind"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -53,8 +57,11 @@ def from_table(cls: type[_T], table: object, at: str = "") -> _T:
     """
     keys = schema(cls)
     given = {}
+    kind = kind_of(cls)
     for name, value in _table(cls, table, at).items():
-        _check_known(name, keys, at)
+        if name == _KIND and kind is not None:
+            continue
+        _check_known(name, keys, at, kind)
         given[name] = _convert(keys[name][0], value, dotted(at, name))
     for name, (hint, field) in keys.items():
         if name not in given and field.default is MISSING and field.default_factory is MISSING:
@@ -79,8 +86,23 @@ def _schema(hint: object) -> Mapping[str, tuple[object, Field[object]]]:
     return {field.name: (hints[field.name], field) for field in fields(hint)}
 
 
+def kinds_of(hint: object) -> Mapping[str, type]:
+    """Return the classes of a union of which a table's `kind` chooses one; nothing for others."""
+    classes = get_args(hint) if get_origin(hint) is UnionType else ()
+    kinds = {kind_of(cls): cls for cls in classes if isinstance(cls, type)}
+    return {kind: cls for kind, cls in kinds.items() if kind is not None}
+
+
+def kind_of(cls: type) -> str | None:
+    """Return the `kind` of a class's tables, for a class that is one of a union."""
+    kind = getattr(cls, _KIND, None)
+    return kind if isinstance(kind, str) and _KIND not in schema(cls) else None
+
+
 def allowed(hint: object) -> str:
     """Say in words what a key of this type hint may be."""
+    if kinds_of(hint):
+        return "a table"
     hint = _present(hint)
     origin = get_origin(hint)
     if schema(hint):
@@ -127,6 +149,8 @@ def _convert(hint: object, value: object, at: str) -> object:
     if value is None and NoneType in get_args(hint):
         return None  # TOML has no such value, but code that builds tables does.
     hint = _present(hint)
+    if kinds := kinds_of(hint):
+        return _of_its_kind(kinds, value, at)
     if isinstance(hint, type) and schema(hint):
         return from_table(hint, value, at)
     if get_origin(hint) is tuple:
@@ -134,6 +158,18 @@ def _convert(hint: object, value: object, at: str) -> object:
     if get_origin(hint) is Mapping:
         return _mapping(hint, value, at)
     return _scalar(hint, value, at)
+
+
+def _of_its_kind(kinds: Mapping[str, type], value: object, at: str) -> object:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{at} must be a table, not {shown(value)}")
+    known = f"one of {', '.join(kinds)}"
+    if _KIND not in value:
+        raise ConfigError(f"{dotted(at, _KIND)} is missing; it must be {known}")
+    kind = value[_KIND]
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ConfigError(f"{dotted(at, _KIND)} must be {known}, not {shown(kind)}")
+    return from_table(kinds[kind], value, at)
 
 
 def _table(hint: object, value: object, at: str) -> Mapping[str, object]:
@@ -205,12 +241,15 @@ def _wrong(hint: object, value: object, at: str) -> ConfigError:
     return ConfigError(f"{at or 'a scenario'} must be {allowed(hint)}, not {shown(value)}")
 
 
-def _check_known(name: str, known: Iterable[str], at: str) -> None:
+def _check_known(name: str, known: Iterable[str], at: str, kind: str | None = None) -> None:
     names = sorted(known)
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise ConfigError(f"{dotted(at, name)}: unknown key; known are {', '.join(names)}{hint}")
+        of_what = "" if kind is None else f" of the kind {kind}"
+        raise ConfigError(
+            f"{dotted(at, name)}: unknown key{of_what}; known are {', '.join(names)}{hint}"
+        )
 
 
 def _located(message: str, given: Mapping[str, object], keys: Iterable[str], at: str) -> str:

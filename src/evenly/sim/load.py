@@ -12,7 +12,16 @@ from dataclasses import MISSING
 from pathlib import Path
 
 from evenly.errors import ConfigError
-from evenly.sim.from_table import dotted, from_table, key_name, schema, shown, toml_key, toml_string
+from evenly.sim.from_table import (
+    dotted,
+    from_table,
+    key_name,
+    kind_of,
+    schema,
+    shown,
+    toml_key,
+    toml_string,
+)
 from evenly.sim.scenario import Scenario
 
 __all__ = ["load_scenario", "parse_scenario", "to_table", "to_toml"]
@@ -122,7 +131,8 @@ def _changed(place: object, parts: Sequence[str], value: object, at: str) -> obj
 
 
 def _table_of(config: object) -> dict[str, object]:
-    table = {}
+    kind = kind_of(type(config))
+    table: dict[str, object] = {} if kind is None else {"kind": kind}
     for name, (_, field) in schema(type(config)).items():
         value = getattr(config, name)
         default = field.default if field.default_factory is MISSING else field.default_factory()

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from evenly.core.criticality import Criticality
 from evenly.sim.cpu_samples import CpuSamples, quantile
+from evenly.sim.fault_config import FaultConfig, FaultInTurn, MomentaryFault
 from evenly.sim.recorder import Second
 from evenly.sim.result import Row, Series
-from evenly.sim.scenario import FaultConfig, Scenario
+from evenly.sim.scenario import Scenario
 
 __all__ = ["measure_row", "measure_series", "measured_span"]
 
@@ -142,11 +143,7 @@ def _recovered_at(scenario: Scenario, seconds: Sequence[Second]) -> int | None:
 
 
 def _trouble_end(scenario: Scenario) -> float | None:
-    ends = [
-        fault.at_seconds + fault.seconds + max(0, _hit(scenario, fault) - 1) * fault.every_seconds
-        for fault in scenario.faults
-        if fault.seconds or fault.kind in ("restart", "crash", "restart_clients")
-    ]
+    ends = [end for fault in scenario.faults if (end := _end_of(scenario, fault)) is not None]
     at = 0.0
     for place, phase in enumerate(scenario.phases):
         at += phase.seconds
@@ -155,10 +152,20 @@ def _trouble_end(scenario: Scenario) -> float | None:
     return max(ends, default=None)
 
 
-def _hit(scenario: Scenario, fault: FaultConfig) -> int:
-    """Return how many backends a fault hits, one after another."""
-    counts = {service.name: service.count for service in scenario.services}
-    return fault.backends or counts[fault.service or scenario.backends.name] - fault.first
+def _end_of(scenario: Scenario, fault: FaultConfig) -> float | None:
+    """Return when a fault is over at the last backend that it hits; `None` if it never is."""
+    if isinstance(fault, MomentaryFault):
+        seconds = 0.0
+    elif fault.seconds:
+        seconds = fault.seconds
+    else:
+        return None
+    later = 0.0
+    if isinstance(fault, FaultInTurn):
+        counts = {service.name: service.count for service in scenario.services}
+        hit = fault.backends or counts[fault.service or scenario.backends.name] - fault.first
+        later = max(0, hit - 1) * fault.every_seconds
+    return fault.at_seconds + seconds + later
 
 
 def _is_fine(second: Second) -> bool:

@@ -19,6 +19,7 @@ from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Request
 from evenly.sim.costs import cost_drawer
+from evenly.sim.fault_config import StallFault
 from evenly.sim.fleet import Fleet
 from evenly.sim.job import Call, Job
 from evenly.sim.machine import Machine
@@ -139,7 +140,7 @@ class OmniscientClient:
         self._delay_seconds = fleet.delay_seconds(index)
         self._draw_cost = cost_drawer(fleet.config.cost, stage.rng(f"{name}/costs"))
         # Everyone else answers, if late; a timer for each request is dear.
-        self._has_stalls = any(fault.kind == "stall" for fault in stage.scenario.faults)
+        self._has_stalls = any(isinstance(fault, StallFault) for fault in stage.scenario.faults)
 
     def start(self) -> None:
         """Do nothing: all is known."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, final
+from typing import Final, final
 
 from evenly.core import check
 from evenly.core.backend_task import BackendTaskConfig
@@ -16,6 +16,13 @@ from evenly.core.balancing.policies.catalogue import POLICIES
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.criticality import Criticality
 from evenly.errors import ConfigError
+from evenly.sim.fault_config import (
+    FaultConfig,
+    FaultOfBackends,
+    PartitionFault,
+    RestartClientsFault,
+    SurgeFault,
+)
 from evenly.sim.service import ServiceConfig
 
 __all__ = [
@@ -26,7 +33,6 @@ __all__ = [
     "ClientsConfig",
     "CustomerConfig",
     "DatacenterShare",
-    "FaultConfig",
     "NetworkConfig",
     "PhaseConfig",
     "Scenario",
@@ -157,63 +163,6 @@ class PhaseConfig:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultConfig:
-    """Let something go wrong, or be done, at one moment.
-
-    - `restart`: SIGTERM to backend after backend, `every_seconds` apart: lame duck, drain, gone,
-      warm up.
-    - `crash`: kill -9; a successor starts.
-    - `stall`: SIGSTOP for `seconds`, then SIGCONT.
-    - `slow`: run at `ratio` of the speed for `seconds`.
-    - `fast_fail`: answer every request with an error, at once, for `seconds`.
-    - `partition`: nothing passes between these clients and these backends for `seconds`.
-    - `loss`: the network's `loss_ratio` is `ratio` for `seconds`.
-    - `restart_clients`: these client tasks start anew, all at once, and connect.
-    - `surge`: the customer sends `ratio` times as much for `seconds`.
-    """
-
-    kind: Literal[
-        "restart",
-        "crash",
-        "stall",
-        "slow",
-        "fast_fail",
-        "partition",
-        "loss",
-        "restart_clients",
-        "surge",
-    ]
-    at_seconds: float
-    seconds: float = 0.0
-    """How long it lasts; 0: to the end."""
-    service: str = ""
-    """Whose backends; empty: the topmost service's."""
-    first: int = 0
-    backends: int = 1
-    """From backend `first` on, so many; 0: all."""
-    clients: int = 0
-    """From client 0 on, so many; 0: all."""
-    every_seconds: float = 0.0
-    """The time between two backends; 0: all at once."""
-    ratio: float = 1.0
-    customer: str = ""
-
-    def __post_init__(self) -> None:
-        check.number("at_seconds", self.at_seconds, 0.0, _MOST_SECONDS)
-        check.number("seconds", self.seconds, 0.0, _MOST_SECONDS)
-        check.count("first", self.first, 0, 10_000)
-        check.count("backends", self.backends, 0, 10_000)
-        check.count("clients", self.clients, 0, 100_000)
-        check.number("every_seconds", self.every_seconds, 0.0, _MOST_SECONDS)
-        check.number("ratio", self.ratio, 0.0, 1000.0)
-        if self.kind == "loss":
-            check.number("ratio", self.ratio, 0.0, 0.9)
-        if self.kind == "slow":
-            check.number("ratio", self.ratio, 0.001, 1000.0)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DatacenterShare:
     """Say how much of the clients and of the topmost service stands in one datacenter."""
 
@@ -310,14 +259,17 @@ class Scenario:
         customers = [customer.name for customer in self.workload.customers]
         for place, fault in enumerate(self.faults):
             key = f"faults.{place}"
-            name = fault.service or self.backends.name
-            if name not in counts:
-                raise ConfigError(f"{key}.service must be one of {', '.join(counts)}, not {name!r}")
-            check.count(f"{key}.first", fault.first, 0, counts[name] - 1)
-            check.count(f"{key}.backends", fault.backends, 0, counts[name] - fault.first)
-            check.count(f"{key}.clients", fault.clients, 0, self.clients.count)
             check.number(f"{key}.at_seconds", fault.at_seconds, 0.0, self.total_seconds)
-            if fault.kind == "surge" and fault.customer not in customers:
+            if isinstance(fault, FaultOfBackends):
+                name = fault.service or self.backends.name
+                if name not in counts:
+                    known = ", ".join(counts)
+                    raise ConfigError(f"{key}.service must be one of {known}, not {name!r}")
+                check.count(f"{key}.first", fault.first, 0, counts[name] - 1)
+                check.count(f"{key}.backends", fault.backends, 0, counts[name] - fault.first)
+            if isinstance(fault, PartitionFault | RestartClientsFault):
+                check.count(f"{key}.clients", fault.clients, 0, self.clients.count)
+            if isinstance(fault, SurgeFault) and fault.customer not in customers:
                 known = ", ".join(customers) or "none"
                 raise ConfigError(
                     f"{key}.customer must be one of the workload's ({known}),"

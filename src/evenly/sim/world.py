@@ -77,9 +77,8 @@ class World:
         self._starts = 0
         self._start_clients(Profile(scenario, load))
         for fault in scenario.faults:
-            machines = self._machines[fault.service or scenario.backends.name]
             schedule_fault(
-                stage, fault, machines, mix=self._mix, restart_clients=self._restart_clients
+                stage, fault, self._machines, mix=self._mix, restart_clients=self._restart_clients
             )
         if scenario.backend_task.quota is not None:
             share_quotas(stage, scenario.backend_task.quota, tops)
