@@ -46,10 +46,6 @@ def run(*arguments: str) -> Any:
         (("--clients", "0"), "'--clients': must be a whole number in [1, 64], not 0"),
         (("--load", "11"), "Invalid value for '--load': must be in [0.1, 10], not 11.0"),
         (("--port", "65536"), "'--port': must be a whole number in [0, 65535], not 65536"),
-        (
-            ("--metrics-port", "-1"),
-            "'--metrics-port': must be a whole number in [0, 65535], not -1",
-        ),
         (("--seconds", "30", "--load", "2"), "'--load': must not be given with --seconds"),
         (("--seconds", "30", "--open"), "'--open': must not be given with --seconds"),
         (("--seconds", "30", "--host", "::1"), "'--host': must not be given with --seconds"),

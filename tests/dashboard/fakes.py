@@ -34,6 +34,12 @@ class FakeSource:
     def describe(self) -> dict[str, object]:
         return self.description
 
+    def targets(self, address: str) -> list[dict[str, object]]:
+        return [{"targets": ["127.0.0.1:9101", address], "labels": {"role": "backend"}}]
+
+    def metrics(self) -> str:
+        return "evenly_demo_load 0.7\n"
+
     async def frames(self) -> AsyncIterator[dict[str, object]]:
         try:
             while True:

@@ -26,7 +26,29 @@ async def test_the_page_and_its_files_need_no_token(stranger: httpx.AsyncClient,
     assert answer.content
 
 
-@pytest.mark.parametrize("path", [*API, "/api", "/api/", "/api/later", "/metrics", "/docs"])
+async def test_the_metrics_need_no_token_and_the_list_has_the_name_that_was_asked(
+    stranger: httpx.AsyncClient, dashboard: Dashboard
+) -> None:
+    listed, metrics = await stranger.get("/targets"), await stranger.get("/metrics")
+
+    own = authority(dashboard)
+    assert listed.json() == [{"targets": ["127.0.0.1:9101", own], "labels": {"role": "backend"}}]
+    assert listed.headers["content-type"] == "application/json"  # Prometheus insists on it.
+    assert dashboard.targets_url == f"http://{own}/targets"
+    assert metrics.text == "evenly_demo_load 0.7\n"
+    assert metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert {one.headers["cache-control"] for one in (listed, metrics)} == {"no-store"}
+
+
+@pytest.mark.parametrize("path", ["/targets", "/metrics"])
+async def test_the_metrics_are_not_for_other_names_nor_to_be_changed(
+    stranger: httpx.AsyncClient, path: str
+) -> None:
+    assert (await stranger.get(path, headers={"host": "evil.example"})).status_code == 403
+    assert (await stranger.post(path)).status_code == 405
+
+
+@pytest.mark.parametrize("path", [*API, "/api", "/api/", "/api/later", "/metrics/", "/docs"])
 async def test_all_else_needs_one_even_if_there_is_nothing(
     stranger: httpx.AsyncClient, path: str
 ) -> None:

@@ -283,7 +283,7 @@ async def test_what_a_page_needs_once() -> None:
         described = fleet.describe()
         json.dumps(described, allow_nan=False)
         running = pids(fleet)
-        targets = fleet.targets()
+        targets = fleet.targets("127.0.0.1:9100")
 
     plan: Any = described["plan"]
     assert plan["backends"][1] == {"name": "b2", "speed": 2, "slots": 2, "capacity": 40.0}
@@ -299,21 +299,18 @@ async def test_what_a_page_needs_once() -> None:
         "client": 2,
         "fleet": 1,
     }
+    own = {"targets": ["127.0.0.1:9100"], "labels": {"role": "fleet", "name": "demo"}}
+    assert targets[-1] == own
 
 
-async def test_targets_are_served() -> None:
+async def test_its_own_metrics() -> None:
     async with fleet_of() as fleet:
-        host, port = "127.0.0.1", int(fleet.targets_url.rpartition(":")[2].partition("/")[0])
-        reader, writer = await asyncio.open_connection(host, port)
-        writer.write(f"GET /targets HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-        answer = await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        expected = fleet.targets()
+        await until(lambda: "evenly_demo_wasted " in fleet.metrics())
+        await fleet.control("load", load=2.0)
+        page = fleet.metrics()
 
-    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == expected
-    own = {"targets": [f"{host}:{port}"], "labels": {"role": "fleet", "name": "demo"}}
-    assert expected[-1] == own
+    assert "\nevenly_demo_load 2.0\n" in page
+    assert "\nevenly_demo_is_protected 1.0\n" in page
 
 
 @pytest.mark.parametrize("names", [("story",), ("rolling_restart",), ("story", "rolling_restart")])

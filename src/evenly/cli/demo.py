@@ -116,17 +116,9 @@ def demo(
         typer.Option(
             parser=whole(0, 65535),
             metavar="N",
-            help="Show the page on this port; a free one if omitted.",
+            help="Show the page, and the list of all metrics, on this port; a free one if omitted.",
         ),
     ] = None,
-    metrics_port: Annotated[
-        int,
-        typer.Option(
-            parser=whole(0, 65535),
-            metavar="N",
-            help="List the metrics of all processes on this port, for Prometheus and evenly top.",
-        ),
-    ] = 0,
     is_opened: Annotated[
         bool, typer.Option("--open/--no-browser", help="Open the page in the browser.")
     ] = False,
@@ -147,9 +139,9 @@ def demo(
         if seconds is None:
             where = _LOOPBACK if host is None else host
             page = _Page(host=where, port=port or 0, is_opened=is_opened, load=load)
-            code = asyncio.run(_show_page(plan, page, metrics_port))
+            code = asyncio.run(_show_page(plan, page))
         else:
-            code = asyncio.run(_play(plan, seconds, json_file, metrics_port))
+            code = asyncio.run(_play(plan, seconds, json_file))
     except (EvenlyError, OSError) as error:  # A port that is taken is somebody else's.
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from None
@@ -250,13 +242,13 @@ async def _running(fleet: Fleet, stop: _Stop, say: Callable[[str], None]) -> Asy
         yield
 
 
-async def _show_page(plan: Plan, page: _Page, metrics_port: int) -> int:
+async def _show_page(plan: Plan, page: _Page) -> int:
     from evenly.dashboard.server import Dashboard  # noqa: PLC0415 -- an extra, and slow
     from evenly.demo.fleet import Fleet  # noqa: PLC0415 -- slow
 
     console = Console(highlight=False)
     with _stopping() as stop, contextlib.suppress(asyncio.CancelledError):
-        fleet = Fleet(plan, metrics_port=metrics_port)
+        fleet = Fleet(plan)
         # The page first: if its port is taken, no process need be started.
         async with (
             Dashboard(fleet, host=page.host, port=page.port) as dashboard,
@@ -264,7 +256,7 @@ async def _show_page(plan: Plan, page: _Page, metrics_port: int) -> int:
         ):
             if page.load is not None:
                 await fleet.control("load", {"load": page.load})
-            _say_where(console, dashboard.url, fleet.targets_url)
+            _say_where(console, dashboard.url, dashboard.targets_url)
             with opened(dashboard.url) if page.is_opened else contextlib.nullcontext():
                 await asyncio.Event().wait()
     if stop.signal is None:
@@ -282,7 +274,7 @@ def _say_where(console: Console, url: str, targets_url: str) -> None:
     console.print("Whoever has the address with its token can act on the fleet.  Ctrl-C stops it.")
 
 
-async def _play(plan: Plan, seconds: float, json_file: Path | None, metrics_port: int) -> int:
+async def _play(plan: Plan, seconds: float, json_file: Path | None) -> int:
     from evenly.demo.fleet import Fleet  # noqa: PLC0415 -- slow
     from evenly.demo.played import document  # noqa: PLC0415 -- with it
     from evenly.demo.script import Script  # noqa: PLC0415 -- with it
@@ -292,7 +284,7 @@ async def _play(plan: Plan, seconds: float, json_file: Path | None, metrics_port
     console = Console(highlight=False, stderr=json_file == STANDARD_OUTPUT)
     result: Played | None = None
     with _stopping() as stop, contextlib.suppress(asyncio.CancelledError):
-        fleet = Fleet(plan, metrics_port=metrics_port)
+        fleet = Fleet(plan)
         async with _running(fleet, stop, console.print):
             with showing(console) as show:
                 watching = asyncio.create_task(_watch(fleet, show))

@@ -3,6 +3,8 @@
     GET  /               the page                   GET  /static/…      what it is made of
     GET  /api/describe   JSON, once per page        GET  /api/frames    server-sent events
     POST /api/control    {"do": name, …arguments}
+    GET  /targets        Prometheus' HTTP service discovery: each process with its role and its name
+    GET  /metrics        what only the source knows, in Prometheus' text format
 
 `evenly.dashboard.guard` stands before all of it.  What went wrong is `{"error": text}`.
 """
@@ -29,7 +31,7 @@ except ImportError as error:
         'evenly.dashboard needs starlette: pip install "evenly[dashboard]"', name=error.name
     ) from error
 
-from evenly.dashboard.guard import CONTROL, STATIC
+from evenly.dashboard.guard import CONTROL, METRICS, STATIC, TARGETS
 from evenly.dashboard.history import History, encode
 from evenly.dashboard.source import Source
 from evenly.dashboard.stream import FrameStream
@@ -41,6 +43,7 @@ BODY_MAX_BYTES: Final = 4096
 BODY_SECONDS: Final = 5.0
 _FILES: Final = Path(__file__).parent / "static"
 _JSON: Final = "application/json"
+_METRICS_TYPE: Final = "text/plain; version=0.0.4"
 
 _log: Final = logging.getLogger(__name__)
 
@@ -55,6 +58,8 @@ def new_app(source: Source, history: History, *, heartbeat_seconds: float) -> AS
             Route("/api/describe", routes.describe),
             Route("/api/frames", routes.frames),
             Route(CONTROL, routes.control, methods=["POST"]),
+            Route(TARGETS, routes.targets),
+            Route(METRICS, routes.metrics),
         ],
         exception_handlers={HTTPException: _refused},
     )
@@ -76,6 +81,13 @@ class _Routes:
         except Exception:  # noqa: BLE001 -- whatever a source raises: the page must hear of it
             _log.exception("the fleet could not be described")
             return _error(500, "the fleet could not be described: see the log")
+
+    async def targets(self, request: Request) -> Response:
+        # The guard has seen that it is ours.
+        return _json(200, self._source.targets(request.headers["host"]))
+
+    async def metrics(self, request: Request) -> Response:  # noqa: ARG002 -- the same
+        return Response(self._source.metrics(), media_type=_METRICS_TYPE)
 
     async def frames(self, request: Request) -> ASGIApp:  # noqa: ARG002 -- the same
         return FrameStream(self._history, heartbeat_seconds=self._heartbeat_seconds)

@@ -6,8 +6,9 @@ reach it.  In this order, and before any other code sees the request:
 1. `Host` must be ours (`evenly.dashboard.hosts`), also for what holds no secret.
 2. `Origin`, where the browser says one, must be the page's own; `null` is nobody's.
 3. What changes something is a POST, which no link, image or redirect can make; the rest is not.
-4. Everything but the page and its files needs the token, as a header.  No other page can know it,
-   and none can send a header of its own across origins without being asked, and we never answer.
+4. Everything but the page, its files and the metrics needs the token, as a header.  No other page
+   can know it, and none can send a header of its own across origins without being asked, and we
+   never answer.  Prometheus has no token.
 
 The token comes from the fragment of the URL, which browsers send to nobody.
 """
@@ -22,10 +23,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from evenly.dashboard.asgi import answer
 from evenly.dashboard.hosts import Hosts
 
-__all__ = ["CONTROL", "STATIC", "TOKEN_HEADER", "Guard"]
+__all__ = ["CONTROL", "METRICS", "STATIC", "TARGETS", "TOKEN_HEADER", "Guard"]
 
 CONTROL: Final = "/api/control"
 STATIC: Final = "/static"
+TARGETS: Final = "/targets"
+METRICS: Final = "/metrics"
 TOKEN_HEADER: Final = b"evenly-token"
 
 _POLICY: Final = (
@@ -109,6 +112,10 @@ class Guard:
 
 def _is_public(path: str) -> bool:
     # All else is secret, also what does not exist: a route added later cannot be forgotten here.
+    return path in {TARGETS, METRICS} or _is_page(path)
+
+
+def _is_page(path: str) -> bool:
     return path == "/" or path.startswith(f"{STATIC}/")
 
 
@@ -118,6 +125,6 @@ def _values(scope: Scope, name: bytes) -> list[bytes]:
 
 def _guarded(path: str, message: Message) -> list[tuple[bytes, bytes]]:
     # no-cache: keep it, but ask whether it is still so.  After an upgrade old files would not fit.
-    ours = {**_HEADERS, b"cache-control": b"no-cache" if _is_public(path) else b"no-store"}
+    ours = {**_HEADERS, b"cache-control": b"no-cache" if _is_page(path) else b"no-store"}
     theirs = [(name, value) for name, value in message.get("headers", ()) if name not in ours]
     return [*theirs, *ours.items()]

@@ -27,7 +27,7 @@ except ImportError as error:
 from evenly.core import check
 from evenly.dashboard.app import new_app
 from evenly.dashboard.connection import CONNECTIONS_MAX, Connection
-from evenly.dashboard.guard import Guard
+from evenly.dashboard.guard import TARGETS, Guard
 from evenly.dashboard.history import History
 from evenly.dashboard.hosts import hosts_of, in_url
 from evenly.dashboard.source import Source
@@ -86,10 +86,19 @@ class Dashboard:
     @property
     def url(self) -> str:
         """The link, with the token: whoever has it can act on the fleet."""
+        return f"{self._root}/#token={self._token}"
+
+    @property
+    def targets_url(self) -> str:
+        """Where Prometheus and `evenly top` find all metrics."""
+        return f"{self._root}{TARGETS}"
+
+    @property
+    def _root(self) -> str:
         host = self._host
         if ipaddress.ip_address(self._address).is_unspecified:
             host = "localhost"  # All addresses are no address to go to.
-        return f"http://{in_url(host)}:{self._port}/#token={self._token}"
+        return f"http://{in_url(host)}:{self._port}"
 
     async def __aenter__(self) -> Self:
         sock = await _listen(self._host, self._port)

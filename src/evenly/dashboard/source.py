@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
 __all__ = ["Source"]
@@ -16,6 +16,15 @@ class Source(Protocol):
 
     def describe(self) -> dict[str, object]:
         """Return what a page needs once: names, texts, what can be chosen."""
+
+    def targets(self, address: str) -> Sequence[Mapping[str, object]]:
+        """Return where the metrics of all processes are, as Prometheus' HTTP service discovery.
+
+        `address` is the dashboard's own, host and port, as whoever asks has it.
+        """
+
+    def metrics(self) -> str:
+        """Return the source's own metrics, in Prometheus' text format."""
 
     def frames(self) -> AsyncIterator[dict[str, object]]:
         """Yield each frame as it is made, from now on.

@@ -28,10 +28,10 @@ from evenly.demo.child import Line, python_module
 from evenly.demo.conductor import Conductor
 from evenly.demo.controls import Settings, description
 from evenly.demo.frames import FRAME_SECONDS, Frame, Frames, plan_clients
+from evenly.demo.gauges import GAUGES, metrics_page
 from evenly.demo.member import Member, Pace
 from evenly.demo.plan import BackendPlan, Plan
 from evenly.demo.ports import HeldPort
-from evenly.demo.targets import GAUGES, Targets
 from evenly.demo.totals import Totals
 
 __all__ = ["Fleet", "Programs"]
@@ -66,7 +66,6 @@ class Fleet:
         plan: Plan,
         *,
         host: str = "127.0.0.1",
-        metrics_port: int = 0,
         clock: Clock = time.monotonic,
         programs: Programs | None = None,
         pace: Pace | None = None,
@@ -84,7 +83,6 @@ class Fleet:
         self._ports: list[HeldPort] = []
         self._backends: dict[str, Member] = {}
         self._clients: dict[str, Member] = {}
-        self._targets = Targets(self.targets, self._gauges, host=host, port=metrics_port)
         self._latest: Frame = {}
         self._new_events: list[dict[str, Any]] = []
         self._subscribers: list[asyncio.Queue[Frame | None]] = []
@@ -122,7 +120,6 @@ class Fleet:
         """
         try:
             self._make_members()
-            await self._targets.start()
             self._framing = asyncio.create_task(self._make_frames(), name="frames")
             await _all(member.start() for member in self._backends.values())
             await _all(member.start() for member in self._clients.values())
@@ -150,7 +147,6 @@ class Fleet:
             self._framing.cancel()
             await asyncio.gather(self._framing, return_exceptions=True)
         await asyncio.gather(*(member.close() for member in members))
-        await self._targets.close()
         for port in self._ports:
             port.close()
         self._ports.clear()
@@ -255,11 +251,6 @@ class Fleet:
         """What is set for the whole fleet now."""
         return self._conductor.settings
 
-    @property
-    def targets_url(self) -> str:
-        """Where Prometheus finds all metrics (its HTTP service discovery)."""
-        return f"{self._targets.url}/targets"
-
     def totals(self) -> Totals:
         """Return what all clients have counted since the start, exactly."""
         return self._frames.totals(self._clock())
@@ -268,8 +259,11 @@ class Fleet:
         """Return how many client processes have ended; each took counts with it."""
         return sum(member.ends for member in self._clients.values())
 
-    def targets(self) -> list[dict[str, Any]]:
-        """Return where the metrics of all processes are, as Prometheus wants it."""
+    def targets(self, address: str) -> list[dict[str, Any]]:
+        """Return where the metrics of all processes are, as Prometheus wants it.
+
+        `address` is where our own are, host and port.
+        """
         found: list[dict[str, Any]] = [
             {
                 "targets": [f"{self.host}:{member.metrics_port}"],
@@ -279,14 +273,26 @@ class Fleet:
             for name, member in members.items()
             if member.metrics_port is not None
         ]
-        own = {"targets": [self._targets.address], "labels": {"role": "fleet", "name": "demo"}}
+        own = {"targets": [address], "labels": {"role": "fleet", "name": "demo"}}
         return [*found, own]
+
+    def metrics(self) -> str:
+        """Return our own metrics page."""
+        settings, frame = self.settings, self._latest
+        known = {name: float(frame[name]) for name in GAUGES if name in frame}
+        return metrics_page(
+            known
+            | {
+                "capacity": self.plan.capacity,
+                "load": settings.load,
+                "is_protected": float(settings.is_protected),
+                "is_wild": float(settings.is_wild),
+            }
+        )
 
     def describe(self) -> dict[str, object]:
         """Return what a page needs once."""
-        return description(self.plan) | {
-            "targets": {"url": self.targets_url, "list": self.targets()},
-        }
+        return description(self.plan)
 
     def frames(self) -> AsyncGenerator[Frame, None]:
         """Yield each frame as it is made, from now on."""
@@ -351,16 +357,6 @@ class Fleet:
         event = {"t": round(self._clock() - self._began_at, 3), "text": text, "kind": kind}
         self.events.append(event)
         self._new_events.append(event)
-
-    def _gauges(self) -> dict[str, float]:
-        settings = self.settings
-        frame = self._latest
-        return {name: float(frame[name]) for name in GAUGES if name in frame} | {
-            "capacity": self.plan.capacity,
-            "load": settings.load,
-            "is_protected": float(settings.is_protected),
-            "is_wild": float(settings.is_wild),
-        }
 
 
 async def _all(starts: Iterable[Coroutine[Any, Any, None]]) -> None:
