@@ -274,8 +274,11 @@ async def test_one_that_is_odd_does_not_end_it() -> None:
     assert "a..b:80: the name cannot be resolved" in out
 
 
-async def test_what_is_not_installed_is_named() -> None:
-    code = "import sys; sys.modules['prometheus_client'] = None\n" + CODE
+@pytest.mark.parametrize(
+    ("package", "extra"), [("prometheus_client", "prometheus"), ("httptools", "http")]
+)
+async def test_what_is_not_installed_is_named(package: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None\n" + CODE
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -288,4 +291,8 @@ async def test_what_is_not_installed_is_named() -> None:
         out, err = await process.communicate()
 
     assert (process.returncode, out) == (1, b"")
-    assert err == b'Error: evenly top needs prometheus_client: pip install "evenly[prometheus]"\n'
+    said = err.decode()
+    assert said.startswith("Error: evenly")
+    assert f'pip install "evenly[{extra}]"' in said
+    assert package in said
+    assert said.count("\n") == 1

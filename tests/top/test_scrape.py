@@ -70,8 +70,12 @@ def raw(data: bytes) -> Callable[[Handler], None]:
     ("answer", "problem"),
     [
         pytest.param(saying(b"", status=404), "answered with status 404", id="status"),
-        pytest.param(raw(b"SSH-2.0-x\r\n"), "the answer is not HTTP", id="no HTTP"),
-        pytest.param(raw(b""), "the answer is not HTTP", id="nothing"),
+        pytest.param(
+            raw(b"SSH-2.0-x\r\n"),
+            "the answer is not HTTP: Expected HTTP/, RTSP/ or ICE/",
+            id="no HTTP",
+        ),
+        pytest.param(raw(b""), "the connection ended without an answer", id="nothing"),
         pytest.param(
             raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"),
             "the answer was cut off",
@@ -79,7 +83,7 @@ def raw(data: bytes) -> Callable[[Handler], None]:
         ),
         pytest.param(
             raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
-            "the answer was cut off",
+            "the answer is not HTTP: Invalid character in chunk size",
             id="bad chunk",
         ),
         pytest.param(
@@ -93,18 +97,23 @@ def raw(data: bytes) -> Callable[[Handler], None]:
             id="by TLS",
         ),
         pytest.param(
-            raw(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n"),
+            raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2000001\r\n\r\n"),
             "the answer is larger than 2 MB",
             id="a huge length",
         ),
         pytest.param(
+            raw(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n"),
+            "the answer is not HTTP: Content-Length overflow",
+            id="an absurd length",
+        ),
+        pytest.param(
             raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFF\r\n"),
-            "the answer is larger than 2 MB",
-            id="a huge chunk",
+            "the answer was cut off",
+            id="a huge chunk that does not come",
         ),
         pytest.param(
             raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"F" * 99 + b"\r\n"),
-            "the answer was cut off",
+            "the answer is not HTTP: Chunk size overflow",
             id="a huge chunk size",
         ),
         pytest.param(
@@ -114,12 +123,12 @@ def raw(data: bytes) -> Callable[[Handler], None]:
         ),
         pytest.param(
             raw(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000),
-            "the answer's head is larger than 65,536 bytes",
+            "the answer is not HTTP: the head has more than 65536 bytes",
             id="a huge head",
         ),
         pytest.param(
-            raw(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n"),
-            "the answer is not HTTP",
+            raw(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 257 + b"\r\n"),
+            "the answer is not HTTP: more than 256 headers",
             id="many headers",
         ),
         pytest.param(
@@ -202,7 +211,7 @@ async def test_who_keeps_the_connection_open_has_answered() -> None:
 
     def answer_chunks(handler: Handler) -> None:
         head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-        handler.wfile.write(head + b"6;a=b\r\nevenly\r\n0\r\n")
+        handler.wfile.write(head + b"6;a=b\r\nevenly\r\n0\r\n\r\n")
         handler.wfile.flush()
         is_over.wait(60)
 
@@ -237,6 +246,7 @@ async def test_a_slow_one_does_not_hold_up_the_others() -> None:
     is_over = threading.Event()
 
     def drip(handler: Handler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
         while not is_over.wait(0.01):
             handler.wfile.write(b"x")
 

@@ -46,7 +46,7 @@ def top(
         from evenly.top.targets import TARGETS_MAX, parse_target  # noqa: PLC0415 -- with it
     except ImportError as error:
         # Anything else that cannot be imported is our mistake, and deserves its traceback.
-        if (error.name or "").partition(".")[0] != "prometheus_client":
+        if (error.name or "").partition(".")[0] not in {"httptools", "prometheus_client"}:
             raise
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import http.client
-import io
-import re
-import socket
+import http
 import ssl
 from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import Final, final
 
+from evenly.http import reply
+from evenly.http.connection import Connection
+from evenly.http.message import request_head
+from evenly.http.reply import BadResponse, Lost, NotSent
 from evenly.top.targets import Target
 
 __all__ = ["BYTES_MAX", "Budget", "FetchError", "Response", "exchange"]
@@ -20,9 +21,12 @@ BYTES_MAX = 2_000_000
 """A page of an observer with 1,000 customers has a quarter of it."""
 # Each answer has this much whatever the others take: one of a client and backend has 44 KB.
 _SHARE_BYTES = 49_152
-_HEAD_BYTES: Final = 1 << 16
-_CHUNK_BYTES: Final = 1 << 16
-_CHUNK_SIZE: Final = re.compile(rb"\s*([0-9a-fA-F]{1,12})\s*(;.*)?\r?\n", re.DOTALL)
+_HEADERS: Final = (
+    ("User-Agent", "evenly-top"),
+    ("Accept", "text/plain;version=0.0.4, application/json;q=0.9, */*;q=0.1"),
+    ("Accept-Encoding", "identity"),
+    ("Connection", "close"),
+)
 
 
 class FetchError(Exception):
@@ -64,23 +68,26 @@ class Response:
 async def exchange(target: Target, budget: Budget) -> Response:
     """Ask and return the answer, or raise `FetchError` or an error of the network."""
     scheme, host, port = target.origin
+    shown = f"[{host}]" if ":" in host else host
+    head = request_head(
+        "GET", target.path, _HEADERS, host=f"{shown}:{port}", body_length=None, is_chunked=False
+    )
+    loop = asyncio.get_running_loop()
     context = _tls() if scheme == "https" else None
-    reader, writer = await asyncio.open_connection(host, port, ssl=context, limit=_HEAD_BYTES)
+    transport, connection = await loop.create_connection(
+        lambda: Connection(loop), host, port, ssl=context
+    )
     try:
-        shown = f"[{host}]" if ":" in host else host
-        writer.write(
-            f"GET {target.path} HTTP/1.1\r\nHost: {shown}:{port}\r\nUser-Agent: evenly-top\r\n"
-            "Accept: text/plain;version=0.0.4, application/json;q=0.9, */*;q=0.1\r\n"
-            "Accept-Encoding: identity\r\nConnection: close\r\n\r\n".encode("ascii")
-        )
-        head = await _head(reader)
-        body = b""
-        if head.status == http.HTTPStatus.OK:
-            body = await _Body(reader, budget).read(head)
-        return Response(head.status, head.headers.get("location", ""), body)
+        answer = await _answer(connection, head)
+        is_ok = answer.status == http.HTTPStatus.OK
+        body = await _body(answer, budget) if is_ok else b""
+        location = (answer.get(b"location") or b"").decode("latin-1")
+        return Response(answer.status, location, body)
+    except BadResponse as error:
+        raise FetchError(f"the answer is not HTTP: {error}") from None
     finally:
         # Not close(): that waits until what was written is sent, and for the end of TLS.
-        writer.transport.abort()
+        transport.abort()
 
 
 @functools.cache
@@ -88,77 +95,29 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()  # Reading all certificates takes milliseconds.
 
 
-class _Received:
-    """Be as much of a socket as `HTTPResponse` reads from."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def makefile(self, mode: str) -> io.BytesIO:  # noqa: ARG002 -- it is always "rb"
-        """Return all of it."""
-        return io.BytesIO(self._data)
-
-
-async def _head(reader: asyncio.StreamReader) -> http.client.HTTPResponse:
-    """Return the answer's head, which is the standard library's to understand."""
+async def _answer(connection: Connection, head: bytes) -> reply.Response:
     try:
-        raw = await reader.readuntil(b"\r\n\r\n")
-        head = http.client.HTTPResponse(cast("socket.socket", _Received(raw)))
-        head.begin()
-    except asyncio.LimitOverrunError:
-        raise FetchError(f"the answer's head is larger than {_HEAD_BYTES:,} bytes") from None
-    except (asyncio.IncompleteReadError, http.client.HTTPException, ValueError, OverflowError):
-        raise FetchError("the answer is not HTTP") from None
-    return head
+        return await connection.request("GET", head)
+    except BadResponse:
+        raise
+    except (Lost, NotSent):
+        raise FetchError("the connection ended without an answer") from None
 
 
-@final
-class _Body:
+async def _body(answer: reply.Response, budget: Budget) -> bytes:
     """Read a body to its end, which need not be the end of the connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, budget: Budget) -> None:
-        self._reader = reader
-        self._budget = budget
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    async def read(self, head: http.client.HTTPResponse) -> bytes:
-        try:
-            if head.chunked:
-                await self._chunks()
-            elif head.length is not None:
-                await self._exactly(head.length)
-            else:
-                while await self._piece(_CHUNK_BYTES):
-                    pass
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            raise FetchError("the answer was cut off") from None
-        return b"".join(self._pieces)
-
-    async def _chunks(self) -> None:
-        while True:
-            found = _CHUNK_SIZE.fullmatch(await self._reader.readuntil(b"\n"))
-            if found is None:
-                raise FetchError("the answer was cut off")
-            size = int(found[1], 16)
-            if size == 0:
-                return  # What may follow are headers that nobody reads.
-            await self._exactly(size)
-            await self._reader.readuntil(b"\n")
-
-    async def _exactly(self, size: int) -> None:
-        # A length that is too much is refused at once, and not when so much has come.
-        if self._size + size > BYTES_MAX:
-            self._budget.take(0, self._size + size)
-        while size > 0:
-            count = await self._piece(min(size, _CHUNK_BYTES))
-            if count == 0:
-                raise FetchError("the answer was cut off")
-            size -= count
-
-    async def _piece(self, most: int) -> int:
-        piece = await self._reader.read(most)
-        self._budget.take(self._size, self._size + len(piece))
-        self._size += len(piece)
-        self._pieces.append(piece)
-        return len(piece)
+    length = answer.get(b"content-length")
+    if length is not None and int(length) > BYTES_MAX:
+        budget.take(0, int(length))  # Refused at once, and not when so much has come.
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while piece := await answer.next_chunk():
+            budget.take(size, size + len(piece))
+            size += len(piece)
+            pieces.append(piece)
+    except BadResponse:
+        raise
+    except Lost:
+        raise FetchError("the answer was cut off") from None
+    return b"".join(pieces)
