@@ -339,3 +339,25 @@ def test_a_request_that_ends_just_when_it_goes_on_is_not_sent(
         assert endings.outcomes == [Outcome.NOT_SENT if is_late else Outcome.CANCELLED]
         assert is_clean(channel)
     assert behavior.seen == []
+
+
+def test_a_deadline_that_passes_just_when_a_request_is_refused_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The core has ended it, and the background has not come to say so."""
+    discovery = Told()
+    with evenly.grpc.sync.channel(discovery, config=WITHOUT_UDP) as channel:
+        call = channel.unary_unary(method("Echo")).future(b"a")
+        service = channel.start()
+
+        def go_on(exchange: Exchange, step: Step) -> None:
+            turn = service.under_way[exchange]
+            assert isinstance(turn, Turn)
+            turn._expire()
+            inner_go_on(exchange, step)
+
+        inner_go_on = client_module._go_on
+        monkeypatch.setattr(client_module, "_go_on", go_on)
+        discovery.tell()
+        assert isinstance(call.exception(LONG_SECONDS), evenly.NoBackend)
+        assert is_clean(channel)

@@ -78,7 +78,7 @@ class Turn:
                 return self._result
             if left_seconds <= 0.0:
                 self._expire()
-                deadline_at = None  # It has its result, or is about to hear of it.
+                deadline_at = None  # If it was not that, its result is on its way.
 
     def close(self) -> None:
         """End it because the channel is closed."""
@@ -97,9 +97,10 @@ class Turn:
 
     def _expire(self) -> None:
         with self._service.lock:
-            if self.is_over:
-                return
-            self._end(self._service.result_of(self._exchange.expire(is_sent=False), self._exchange))
+            if self.is_over or self._exchange.is_over:
+                return  # It has its result, or is about to be told how it ended.
+            ended = self._exchange.expire(is_sent=False)
+            self._end(self._service.result_of(ended, self._exchange))
         self._tell()
 
     def _end(self, result: Unsent | None) -> None:
