@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import socket
 import threading
@@ -62,6 +63,42 @@ def silent_address() -> tuple[socket.socket, str]:
     return listening, f"127.0.0.1:{listening.getsockname()[1]}"
 
 
+@STYLES
+def test_the_deadline_holds_while_the_connection_is_being_made(style: Style) -> None:
+    listening, address = silent_address()
+    with listening, evenly.grpc.sync.channel(f"static:{address}", config=WITHOUT_UDP) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            style(channel, timeout=0.1)
+        assert code_of(caught.value) is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "local" in str(caught.value)
+        wait_until(lambda: active(channel) == 0)
+
+
+@STYLES
+def test_a_connection_that_cannot_be_had_is_had_elsewhere(behavior: Behavior, style: Style) -> None:
+    # The other one has to connect within it, also on a machine that pauses.
+    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=2.0)
+    listening, silent = silent_address()
+    with (
+        listening,
+        plain_backend(behavior) as address,
+        evenly.grpc.sync.channel(f"static:{silent},{address}", config=config) as channel,
+    ):
+        # Whichever is picked first, before anybody knows.
+        assert [style(channel, timeout=LONG_SECONDS) for _ in range(4)] == [b"a"] * 4
+        assert active(channel) == 0
+
+
+def test_nobody_to_connect_to_says_that_nothing_was_sent() -> None:
+    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=0.1)
+    listening, silent = silent_address()
+    with listening, evenly.grpc.sync.channel(f"static:{silent}", config=config) as channel:
+        with pytest.raises(evenly.NoBackend) as caught:
+            blocking(channel)
+        assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
+        assert active(channel) == 0
+
+
 def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> None:
     listening, address = silent_address()
     ended: list[BaseException] = []
@@ -73,7 +110,7 @@ def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> Non
             ended.append(error)
 
     def interrupt() -> None:
-        wait_until(lambda: service.turns, "one to interrupt")
+        wait_until(lambda: service.under_way, "one to interrupt")
         time.sleep(0.1)  # It is about to wait, and then waits for long.
         signal.raise_signal(signal.SIGINT)  # Python runs the handler in the main thread.
 
@@ -99,7 +136,7 @@ def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> Non
             wait_until(lambda: active(channel) == 1)
         waiter.join(LONG_SECONDS)
         assert [code_of(error) for error in ended] == [grpc.StatusCode.CANCELLED]
-        assert service.turns == set()
+        assert service.under_way == {}
         assert service.snapshot().active == 0
 
 
@@ -109,7 +146,7 @@ def test_a_call_that_is_interrupted_when_it_begins_to_wait_is_given_back(
     soon = Background.soon
 
     def interrupted(self: Background, function: Callable[..., object], *arguments: object) -> bool:
-        if getattr(function, "__func__", None) is Turn.start:
+        if getattr(function, "__func__", None) is Turn._start:
             raise KeyboardInterrupt
         return soon(self, function, *arguments)
 
@@ -120,7 +157,7 @@ def test_a_call_that_is_interrupted_when_it_begins_to_wait_is_given_back(
         with pytest.raises(KeyboardInterrupt):
             blocking(channel)
         assert active(channel) == 0
-        assert service.turns == set()
+        assert service.under_way == {}
 
 
 def test_a_callback_may_wait_for_another_call(behavior: Behavior) -> None:
@@ -163,7 +200,7 @@ def test_a_request_that_asks_first_is_sent_when_probes_are_answered(
         answered = sum(server.runtime.snapshot().probe.answered for server in (one, two))
         assert answered > 0
         assert active(channel) == 0
-        assert channel.start().turns == set()
+        assert channel.start().under_way == {}
 
 
 def test_channel_ready_future_and_subscribe_tell_the_state(behavior: Behavior) -> None:
@@ -185,6 +222,19 @@ def test_channel_ready_future_and_subscribe_tell_the_state(behavior: Behavior) -
     seen = len(states)
     time.sleep(0.05)
     assert len(states) == seen
+
+
+@STYLES
+def test_a_request_does_not_wait_for_a_backend_that_accepts_and_is_silent(
+    behavior: Behavior, style: Style
+) -> None:
+    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=3600.0, patience_seconds=0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent, plain_backend(behavior) as address:
+        mute = f"127.0.0.1:{silent.getsockname()[1]}"
+        with evenly.grpc.sync.channel(f"static:{mute},{address}", config=config) as channel:
+            # Nobody has a connection yet, so half of them are begun at the silent one.
+            assert [style(channel, timeout=LONG_SECONDS) for _ in range(8)] == [b"a"] * 8
+            assert active(channel) == 0
 
 
 def test_a_channel_whose_connections_rest_becomes_ready_when_somebody_wants_it(
