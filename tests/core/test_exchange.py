@@ -281,6 +281,33 @@ def test_a_patient_request_that_could_not_be_sent_waits_before_all_others() -> N
     assert world.requests.next_parked() == (first, first.attempt)
 
 
+def test_those_that_could_not_be_sent_together_wait_in_the_order_in_which_they_began() -> None:
+    world = World(A)
+    began = [world.exchange(is_patient=True) for _ in range(3)]
+    for exchange in began:
+        exchange.begin()
+        exchange.connect()
+    world.refused(A)
+    for exchange in began:
+        assert isinstance(exchange.not_sent(), Park)
+    world.opened(A)
+
+    assert [found[0] for found in iter(world.requests.next_parked, None)] == began
+
+
+def test_those_who_gave_up_do_not_fill_the_line() -> None:
+    world = World()
+    head = world.exchange(is_patient=True)
+    head.begin()
+    for _ in range(1_000):
+        exchange = world.exchange(is_patient=True)
+        exchange.begin()
+        exchange.cancel()
+
+    assert world.requests.parked == 1
+    assert len(world.requests._heap) < 100
+
+
 def test_a_patient_request_that_cannot_be_sent_again_does_not_wait() -> None:
     world = World(A)
     exchange = world.exchange(is_patient=True)

@@ -167,7 +167,7 @@ class Exchanges(RuleBasedStateMachine):
         if found is not None:
             exchange, step = found
             assert self.is_discovered
-            assert exchange in line
+            assert exchange is line[0]  # They stand in the order in which they were begun.
             assert not isinstance(step, Park)
             self.take(exchange, step)
 

@@ -19,9 +19,10 @@ SRE book, chapter 21, "Deciding to Retry", and gRPC's wait-for-ready.
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final, final
 
 from evenly.core.attempt import Ask, Attempt
@@ -73,6 +74,8 @@ _NEW: Final = _State.NEW
 _SENDING: Final = _State.SENDING
 _OVER: Final = _State.OVER
 _RETRY: Final = Next.RETRY
+# So many of those that left the line may stand in its heap, beside as many as wait.
+_LEFT_MOST: Final = 64
 
 
 @final
@@ -83,7 +86,17 @@ class Requests:
     and find no backend, and nobody overtakes them.
     """
 
-    __slots__ = ("_clock", "_patience_seconds", "is_closed", "is_discovered", "line", "task")
+    __slots__ = (
+        "_clock",
+        "_heap",
+        "_line",
+        "_patience_seconds",
+        "_tickets",
+        "is_closed",
+        "is_discovered",
+        "parked",
+        "task",
+    )
 
     def __init__(
         self,
@@ -100,19 +113,18 @@ class Requests:
         """Whether there has been a list of backends, or the wait for it is over."""
         self.is_closed = False
         """Whether nothing waits or is sent any more."""
-        # An OrderedDict, because whoever gives up leaves from the middle.
-        self.line: OrderedDict[Exchange, None] = OrderedDict()
-        """The requests that wait for a backend, in their order."""
-
-    @property
-    def parked(self) -> int:
+        self.parked = 0
         """How many requests wait for a backend."""
-        return len(self.line)
+        # Who waits, with a number that is new each time it is parked.  Whoever leaves is left in
+        # the heap, and passed over there.
+        self._line: dict[Exchange, int] = {}
+        self._heap: list[tuple[int, int, Exchange]] = []
+        self._tickets = count()
 
     def discovered(self) -> list[tuple[Exchange, Step]]:
         """Learn that the backends are known; return who goes on, and how."""
         self.is_discovered = True
-        steps = [(exchange, exchange.backends_changed()) for exchange in list(self.line)]
+        steps = [(exchange, exchange.backends_changed()) for exchange in self._in_order()]
         return [(exchange, step) for exchange, step in steps if not isinstance(step, Park)]
 
     def next_parked(self) -> tuple[Exchange, Step] | None:
@@ -120,10 +132,12 @@ class Requests:
 
         Ask again until then, after whatever may have made room for a request.
         """
-        if self.is_discovered:
-            for exchange in self.line:
+        while self.is_discovered and self._heap:
+            _, ticket, exchange = self._heap[0]
+            if self._line.get(exchange) == ticket:
                 step = exchange.backends_changed()
                 return None if isinstance(step, Park) else (exchange, step)
+            heappop(self._heap)
         return None
 
     def close(self) -> list[tuple[Exchange, Step]]:
@@ -133,7 +147,7 @@ class Requests:
         """
         self.is_closed = self.is_discovered = True
         self.task.update(())
-        return [(exchange, exchange.no_backend()) for exchange in list(self.line)]
+        return [(exchange, exchange.no_backend()) for exchange in self._in_order()]
 
     # For exchanges.
 
@@ -141,16 +155,32 @@ class Requests:
         """Return until when a request waits for a connection before it looks elsewhere."""
         return self._clock() + self._patience_seconds
 
-    def park(self, exchange: Exchange, *, is_first: bool) -> Park:
-        """Line a request up; first, if it was begun before all that wait."""
-        self.line[exchange] = None
-        if is_first:
-            self.line.move_to_end(exchange, last=False)
+    def ticket(self) -> int:
+        """Return a number for a request that may have to wait: the order is that of numbers."""
+        return next(self._tickets)
+
+    def park(self, exchange: Exchange, place: int) -> Park:
+        """Line a request up, by the number that it was given."""
+        ticket = next(self._tickets)
+        self._line[exchange] = ticket
+        self.parked = len(self._line)
+        heappush(self._heap, (place, ticket, exchange))
+        if len(self._heap) > 2 * self.parked + _LEFT_MOST:
+            self._heap = sorted(
+                entry for entry in self._heap if self._line.get(entry[2]) == entry[1]
+            )
         return _PARK
 
     def leave(self, exchange: Exchange) -> None:
         """Take a request out of the line."""
-        self.line.pop(exchange, None)
+        if self._line.pop(exchange, None) is not None:
+            self.parked = len(self._line)
+            if not self._line:
+                self._heap.clear()
+
+    def _in_order(self) -> list[Exchange]:
+        heap = sorted(self._heap)
+        return [exchange for _, ticket, exchange in heap if self._line.get(exchange) == ticket]
 
 
 @final
@@ -160,6 +190,7 @@ class Exchange:
     __slots__ = (
         "_ask",
         "_is_patient",
+        "_place",
         "_requests",
         "_state",
         "attempt",
@@ -200,9 +231,10 @@ class Exchange:
         if self._state is not _NEW:
             raise UsageError(f"begin(): this request has been begun already: {self!r}")
         requests = self._requests
-        if not requests.is_discovered or (self._is_patient and requests.line):
-            self._state = _State.PARKED
-            return requests.park(self, is_first=False)
+        if self._is_patient or not requests.is_discovered:
+            self._place = requests.ticket()
+            if requests.parked or not requests.is_discovered:
+                return self._park()
         return self._go_on(requests.task.begin(self.request))
 
     def probed(self) -> Step:
@@ -266,7 +298,7 @@ class Exchange:
             return again
         is_patient = self._is_patient and not self._requests.is_closed
         if is_patient and self.outcome is None and not is_final:
-            return self._park_first()  # It came before all that wait.
+            return self._park()  # Where it was begun, before all that came later.
         return self._end(_NO_CONNECTION)
 
     def ended(self, outcome: Outcome, *, is_final: bool = False) -> Attempt | Ended:
@@ -320,7 +352,7 @@ class Exchange:
             self._ask = answer
             return answer
         if self._is_patient and answer.is_for_want_of_backend and not self._requests.is_closed:
-            return self._park_first()
+            return self._park()
         return self._end(answer)
 
     def _finish(self, attempt: Attempt, outcome: Outcome, is_final: bool) -> Attempt | None:
@@ -334,9 +366,9 @@ class Exchange:
                 return answer
         return None
 
-    def _park_first(self) -> Park:
+    def _park(self) -> Park:
         self._state = _State.PARKED
-        return self._requests.park(self, is_first=True)
+        return self._requests.park(self, self._place)
 
     def _end(self, rejection: Rejection) -> Ended:
         """End a request that is not sent now.  What was sent before and failed stands."""
