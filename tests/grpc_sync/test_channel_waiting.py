@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import socket
 import threading
@@ -61,42 +60,6 @@ def silent_address() -> tuple[socket.socket, str]:
     """Listen, and accept nobody: a connect stands, and gRPC's greeting is never answered."""
     listening = socket.create_server(("127.0.0.1", 0))
     return listening, f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-@STYLES
-def test_the_deadline_holds_while_the_connection_is_being_made(style: Style) -> None:
-    listening, address = silent_address()
-    with listening, evenly.grpc.sync.channel(f"static:{address}", config=WITHOUT_UDP) as channel:
-        with pytest.raises(grpc.RpcError) as caught:
-            style(channel, timeout=0.1)
-        assert code_of(caught.value) is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert "local" in str(caught.value)
-        wait_until(lambda: active(channel) == 0)
-
-
-@STYLES
-def test_a_connection_that_cannot_be_had_is_had_elsewhere(behavior: Behavior, style: Style) -> None:
-    # The other one has to connect within it, also on a machine that pauses.
-    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=2.0)
-    listening, silent = silent_address()
-    with (
-        listening,
-        plain_backend(behavior) as address,
-        evenly.grpc.sync.channel(f"static:{silent},{address}", config=config) as channel,
-    ):
-        # Whichever is picked first, before anybody knows.
-        assert [style(channel, timeout=LONG_SECONDS) for _ in range(4)] == [b"a"] * 4
-        assert active(channel) == 0
-
-
-def test_nobody_to_connect_to_says_that_nothing_was_sent() -> None:
-    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=0.1)
-    listening, silent = silent_address()
-    with listening, evenly.grpc.sync.channel(f"static:{silent}", config=config) as channel:
-        with pytest.raises(evenly.NoBackend) as caught:
-            blocking(channel)
-        assert code_of(caught.value) is grpc.StatusCode.UNAVAILABLE
-        assert active(channel) == 0
 
 
 def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> None:
@@ -222,19 +185,6 @@ def test_channel_ready_future_and_subscribe_tell_the_state(behavior: Behavior) -
     seen = len(states)
     time.sleep(0.05)
     assert len(states) == seen
-
-
-@STYLES
-def test_a_request_does_not_wait_for_a_backend_that_accepts_and_is_silent(
-    behavior: Behavior, style: Style
-) -> None:
-    config = dataclasses.replace(WITHOUT_UDP, connect_seconds=3600.0, patience_seconds=0.05)
-    with socket.create_server(("127.0.0.1", 0)) as silent, plain_backend(behavior) as address:
-        mute = f"127.0.0.1:{silent.getsockname()[1]}"
-        with evenly.grpc.sync.channel(f"static:{mute},{address}", config=config) as channel:
-            # Nobody has a connection yet, so half of them are begun at the silent one.
-            assert [style(channel, timeout=LONG_SECONDS) for _ in range(8)] == [b"a"] * 8
-            assert active(channel) == 0
 
 
 def test_a_channel_whose_connections_rest_becomes_ready_when_somebody_wants_it(
