@@ -9,14 +9,13 @@ What a transport cannot do is said in `TRANSPORTS`, and where its callers see so
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from evenly.core.balancing.health import State
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.request import Outcome
@@ -28,7 +27,27 @@ from tests.suites.requests import (
     simulated,
 )
 from tests.suites.requests.script import Act, What
-from tests.suites.requests.world import UNTHROTTLED, Sent, Setup, World
+from tests.suites.requests.stories import (
+    Story,
+    asking,
+    at_limit,
+    connecting,
+    elsewhere,
+    everywhere,
+    failure_stands,
+    held,
+    impatient_overtakes_nobody,
+    in_order,
+    moves_on,
+    no_backend,
+    nobody_listens,
+    one,
+    port_opens_late,
+    throttled,
+    undiscovered,
+    waits,
+)
+from tests.suites.requests.world import UNTHROTTLED, Setup
 
 
 class Can(enum.Enum):
@@ -73,10 +92,8 @@ TRANSPORTS = {
     ),
 }
 
-Story = Callable[[World], Awaitable[list[Sent]]]
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ending:
     """One row."""
 
@@ -92,230 +109,6 @@ class Ending:
     setup: Setup = field(default_factory=Setup)
     needs: frozenset[Can] = frozenset()
 
-
-# Stories.
-
-
-def one(*acts: Act, **options: Any) -> Story:
-    """Send a request; the backends do these to what arrives, one after the other, and then OK."""
-
-    async def story(world: World) -> list[Sent]:
-        world.script.next += acts
-        return [world.send(**options)]
-
-    return story
-
-
-async def elsewhere(world: World) -> list[Sent]:
-    sent = await one(Act.OVERLOADED)(world)
-    await world.answered(*sent)
-    assert len(set(world.script.addresses)) == 2
-    assert world.counts.begun == [1, 2]
-    return sent
-
-
-async def everywhere(world: World) -> list[Sent]:
-    world.script.then = Act.OVERLOADED
-    sent = [world.send()]
-    await world.answered(*sent)
-    assert len(set(world.script.addresses)) == 3
-    assert world.counts.begun == [1, 2, 3]
-    return sent
-
-
-async def failure_stands(world: World) -> list[Sent]:
-    """While it is served its backend leaves the list, and who is listed instead never answers."""
-    world.script.next = [Act.HOLD]
-    sent = world.send(is_idempotent=True)
-    await world.until(lambda: world.script.seen == 1)
-    world.say(world.mute)
-    await world.until(lambda: world.mute in world.known())
-    world.script.release(Act.DIE)
-    return [sent]
-
-
-async def moves_on(world: World) -> list[Sent]:
-    """Its connection does not come to stand, and another does."""
-    world.say(world.mute)
-    await world.until(lambda: world.mute in world.known())
-    sent = world.send()
-    await world.until(lambda: world.active == 1)
-    world.say(world.mute, *world.addresses)
-    return [sent]
-
-
-async def nobody_listens(world: World) -> list[Sent]:
-    for backend in world.backends:
-        await backend.stop()
-    # Begun together with the first connection, and not after that was refused.
-    if world.requests.is_discovered:
-        world.say(*world.addresses)
-        return [world.send()]
-    sent = world.send()
-    await world.until(lambda: world.requests.parked == 1)
-    world.say(*world.addresses)
-    return [sent]
-
-
-def held(*, then: str = "", **options: Any) -> Story:
-    """Have a request held by its backend, after it was answered once, and then do something."""
-
-    async def story(world: World) -> list[Sent]:
-        world.script.next = [Act.HOLD]
-        sent = world.send(**options)
-        await world.until(lambda: world.script.seen == 1)
-        if then == "cancel":
-            sent.cancel()
-        elif then == "close":
-            await world.close()
-        await world.answered(sent)
-        world.script.release()  # An answer that comes late is nobody's.
-        if then != "close":
-            await world.settled()
-            await world.answered(world.send())
-        return [sent]
-
-    return story
-
-
-def connecting(*, then: str = "", **options: Any) -> Story:
-    async def story(world: World) -> list[Sent]:
-        world.say(world.mute)
-        await world.until(lambda: world.mute in world.known())
-        sent = world.send(**options)
-        if then:
-            await world.until(lambda: world.active == 1)
-        if then == "cancel":
-            sent.cancel()
-        elif then == "close":
-            await world.close()
-        return [sent]
-
-    return story
-
-
-def asking(*, then: str = "", **options: Any) -> Story:
-    async def story(world: World) -> list[Sent]:
-        sent = world.send(**options)
-        if then:
-            await world.until(lambda: world.counts.asks)
-        if then == "cancel":
-            sent.cancel()
-        elif then == "close":
-            await world.close()
-        await world.answered(sent)
-        assert world.counts.asks == 1
-        return [sent]
-
-    return story
-
-
-def undiscovered(*, then: str = "", **options: Any) -> Story:
-    """Nobody has said yet which backends there are."""
-
-    async def story(world: World) -> list[Sent]:
-        sent = [world.send(str(number), **options) for number in range(3)]
-        if then:
-            await world.until(lambda: world.requests.parked == 3)
-        if then == "cancel":
-            for call in sent:
-                call.cancel()
-        elif then == "close":
-            await world.close()
-        elif then == "say":
-            world.say(*world.addresses)
-        return sent
-
-    return story
-
-
-async def no_backend(world: World) -> list[Sent]:
-    world.say()
-    await world.until(lambda: world.requests.is_discovered)
-    return [world.send()]
-
-
-def waits(*, then: str = "", **options: Any) -> Story:
-    """Be patient where there is no backend."""
-
-    async def story(world: World) -> list[Sent]:
-        world.say()
-        await world.until(lambda: world.requests.is_discovered)
-        sent = world.send(is_patient=True, **options)
-        if then:
-            await world.until(lambda: world.requests.parked == 1)
-        if then == "cancel":
-            sent.cancel()
-        elif then == "close":
-            await world.close()
-        elif then == "say":
-            world.say(*world.addresses)
-        return [sent]
-
-    return story
-
-
-async def port_opens_late(world: World) -> list[Sent]:
-    (backend,) = world.backends
-    await backend.stop()
-    world.say(backend.address)
-    await world.until(lambda: world.known().get(backend.address) is State.REFUSING)
-    sent = world.send(is_patient=True)
-    await world.until(lambda: world.requests.parked == 1)
-    await backend.start()
-    return [sent]
-
-
-async def impatient_overtakes_nobody(world: World) -> list[Sent]:
-    """It fails at once, and does not wait behind a patient one."""
-    (patient,) = await waits(then="park")(world)
-    impatient = world.send()
-    await world.answered(impatient)
-    assert patient.what is None
-    world.say(*world.addresses)
-    return [patient, impatient]
-
-
-async def at_limit(world: World) -> list[Sent]:
-    world.script.next = [Act.HOLD]
-    first = world.send()
-    await world.until(lambda: world.script.seen == 1)
-    second = world.send()
-    await world.answered(second)
-    world.script.release()
-    return [first, second]
-
-
-async def in_order(world: World) -> list[Sent]:
-    world.script.next = [Act.HOLD]
-    sent = [world.send("first")]
-    await world.until(lambda: world.script.seen == 1)
-    for number in range(5):
-        sent.append(world.send(str(number), is_patient=True))
-        await world.until(lambda number=number: world.requests.parked == number + 1)
-    world.script.release()
-    await world.answered(*sent)
-    assert world.script.names == ["first", "0", "1", "2", "3", "4"]
-    return sent
-
-
-async def throttled(world: World) -> list[Sent]:
-    """Whose every request is refused soon refuses them itself."""
-    world.script.then = Act.DONT_RETRY
-    for _ in range(1000):
-        before = world.script.seen, len(world.counts.begun)
-        sent = world.send()
-        (what,) = await world.answered(sent)
-        if what is What.THROTTLED:
-            assert (world.script.seen, len(world.counts.begun)) == before
-            world.counts.finished.clear()
-            world.counts.begun.clear()
-            world.script.arrivals.clear()
-            return [sent]
-    raise AssertionError
-
-
-# The table.
 
 _OK, _LOST, _NOT_SENT = Outcome.OK, Outcome.LOST, Outcome.NOT_SENT
 _OVERLOADED, _TIMEOUT, _CANCELLED = Outcome.OVERLOADED, Outcome.TIMEOUT, Outcome.CANCELLED
@@ -339,259 +132,171 @@ STREAM = frozenset({Can.STREAM})
 
 ENDINGS = {
     # Answered at once.
-    "ok": Ending(story=one(), ends=(What.OK,), finished=(_OK,), seen=1),
+    "ok": Ending(one(), (What.OK,), (_OK,), 1),
     "error": Ending(
-        setup=TWO,
-        story=one(Act.ERROR, is_idempotent=True),
-        ends=(What.ERROR,),
-        finished=(Outcome.ERROR,),
-        seen=1,
+        one(Act.ERROR, is_idempotent=True), (What.ERROR,), (Outcome.ERROR,), 1, setup=TWO
     ),
     "do not retry": Ending(
+        one(Act.DONT_RETRY, is_idempotent=True),
+        (What.DONT_RETRY,),
+        (Outcome.DONT_RETRY,),
+        1,
         setup=TWO,
-        story=one(Act.DONT_RETRY, is_idempotent=True),
-        ends=(What.DONT_RETRY,),
-        finished=(Outcome.DONT_RETRY,),
-        seen=1,
     ),
     "out of quota": Ending(
+        one(Act.OUT_OF_QUOTA, is_idempotent=True),
+        (What.OUT_OF_QUOTA,),
+        (Outcome.OUT_OF_QUOTA,),
+        1,
         setup=TWO,
-        story=one(Act.OUT_OF_QUOTA, is_idempotent=True),
-        ends=(What.OUT_OF_QUOTA,),
-        finished=(Outcome.OUT_OF_QUOTA,),
-        seen=1,
     ),
     # Tried again, or not.
-    "overloaded: elsewhere": Ending(
-        setup=TWO, story=elsewhere, ends=(What.OK,), finished=(_OVERLOADED, _OK), seen=2
-    ),
+    "overloaded: elsewhere": Ending(elsewhere, (What.OK,), (_OVERLOADED, _OK), 2, setup=TWO),
     "overloaded everywhere": Ending(
-        setup=Setup(backends=4),
-        story=everywhere,
-        ends=(What.OVERLOADED,),
-        finished=(_OVERLOADED,) * 3,
-        seen=3,
+        everywhere, (What.OVERLOADED,), (_OVERLOADED,) * 3, 3, setup=Setup(backends=4)
     ),
     "overloaded, and no budget": Ending(
-        setup=NO_BUDGET,
-        story=one(Act.OVERLOADED),
-        ends=(What.OVERLOADED,),
-        finished=(_OVERLOADED,),
-        seen=1,
+        one(Act.OVERLOADED), (What.OVERLOADED,), (_OVERLOADED,), 1, setup=NO_BUDGET
     ),
     "overloaded, and one attempt allowed": Ending(
-        setup=ONCE,
-        story=one(Act.OVERLOADED),
-        ends=(What.OVERLOADED,),
-        finished=(_OVERLOADED,),
-        seen=1,
+        one(Act.OVERLOADED), (What.OVERLOADED,), (_OVERLOADED,), 1, setup=ONCE
     ),
     "overloaded, and nobody else: there once more": Ending(
-        story=one(Act.OVERLOADED), ends=(What.OK,), finished=(_OVERLOADED, _OK), seen=2
+        one(Act.OVERLOADED), (What.OK,), (_OVERLOADED, _OK), 2
     ),
     "overloaded, then an error": Ending(
+        one(Act.OVERLOADED, Act.ERROR, is_idempotent=True),
+        (What.ERROR,),
+        (_OVERLOADED, Outcome.ERROR),
+        2,
         setup=TWO,
-        story=one(Act.OVERLOADED, Act.ERROR, is_idempotent=True),
-        ends=(What.ERROR,),
-        finished=(_OVERLOADED, Outcome.ERROR),
-        seen=2,
     ),
     "lost, then overloaded: at the third": Ending(
+        one(Act.DIE, Act.OVERLOADED, is_idempotent=True),
+        (What.OK,),
+        (_LOST, _OVERLOADED, _OK),
+        3,
         setup=Setup(backends=3),
-        story=one(Act.DIE, Act.OVERLOADED, is_idempotent=True),
-        ends=(What.OK,),
-        finished=(_LOST, _OVERLOADED, _OK),
-        seen=3,
     ),
     "overloaded, and cannot be sent again": Ending(
+        one(Act.OVERLOADED, is_stream=True),
+        (What.OVERLOADED,),
+        (_OVERLOADED,),
+        1,
         setup=TWO,
         needs=STREAM,
-        story=one(Act.OVERLOADED, is_stream=True),
-        ends=(What.OVERLOADED,),
-        finished=(_OVERLOADED,),
-        seen=1,
     ),
     "lost, idempotent: elsewhere": Ending(
-        setup=TWO,
-        story=one(Act.DIE, is_idempotent=True),
-        ends=(What.OK,),
-        finished=(_LOST, _OK),
-        seen=2,
+        one(Act.DIE, is_idempotent=True), (What.OK,), (_LOST, _OK), 2, setup=TWO
     ),
-    "lost, not idempotent": Ending(
-        setup=TWO, story=one(Act.DIE), ends=(What.LOST,), finished=(_LOST,), seen=1
-    ),
+    "lost, not idempotent": Ending(one(Act.DIE), (What.LOST,), (_LOST,), 1, setup=TWO),
     "lost, and nobody else: the failure stands": Ending(
+        failure_stands,
+        (What.LOST,),
+        (_LOST, _NOT_SENT),
+        1,
         setup=Setup(has_mute=True, connect_seconds=0.1),
-        story=failure_stands,
-        ends=(What.LOST,),
-        finished=(_LOST, _NOT_SENT),
-        seen=1,
     ),
     # Not sent.
     "no connection in time: elsewhere": Ending(
-        setup=MUTE, story=moves_on, ends=(What.OK,), finished=(_NOT_SENT, _OK), seen=1
+        moves_on, (What.OK,), (_NOT_SENT, _OK), 1, setup=MUTE
     ),
     "connection refused: elsewhere": Ending(
+        moves_on,
+        (What.OK,),
+        (_NOT_SENT, _OK),
+        1,
         setup=replace(MUTE, connect_seconds=0.1, patience_seconds=3600.0),
-        story=moves_on,
-        ends=(What.OK,),
-        finished=(_NOT_SENT, _OK),
-        seen=1,
     ),
-    "nobody listens": Ending(
-        setup=LATE, story=nobody_listens, ends=(What.NO_CONNECTION,), finished=(_NOT_SENT,)
-    ),
+    "nobody listens": Ending(nobody_listens, (What.NO_CONNECTION,), (_NOT_SENT,), setup=LATE),
     "asks, and nobody answers": Ending(
+        asking(),
+        (What.OK,),
+        (_OK,),
+        1,
         setup=replace(ASKS, task=replace(UNTHROTTLED, ask_seconds=0.02)),
-        story=asking(),
-        ends=(What.OK,),
-        finished=(_OK,),
-        seen=1,
     ),
-    "no backend": Ending(setup=LATE, story=no_backend, ends=(What.NO_BACKEND,)),
-    "at the limit": Ending(
-        setup=ONE_AT_A_TIME,
-        story=at_limit,
-        ends=(What.OK, What.AT_LIMIT),
-        finished=(_OK,),
-        seen=1,
-    ),
-    "throttled": Ending(
-        setup=Setup(task=ClientTaskConfig()), story=throttled, ends=(What.THROTTLED,)
-    ),
+    "no backend": Ending(no_backend, (What.NO_BACKEND,), setup=LATE),
+    "at the limit": Ending(at_limit, (What.OK, What.AT_LIMIT), (_OK,), 1, setup=ONE_AT_A_TIME),
+    "throttled": Ending(throttled, (What.THROTTLED,), setup=Setup(task=ClientTaskConfig())),
     # Out of time.
-    "expired before it began": Ending(story=one(seconds=0.0), ends=(What.TIMEOUT,)),
-    "expired while asking": Ending(setup=ASKS, story=asking(seconds=SOON), ends=(What.TIMEOUT,)),
+    "expired before it began": Ending(one(seconds=0.0), (What.TIMEOUT,)),
+    "expired while asking": Ending(asking(seconds=SOON), (What.TIMEOUT,), setup=ASKS),
     "expired while undiscovered": Ending(
-        setup=LATE,
-        needs=DISCOVERY,
-        story=undiscovered(seconds=SOON),
-        ends=(What.TIMEOUT,) * 3,
+        undiscovered(seconds=SOON), (What.TIMEOUT,) * 3, setup=LATE, needs=DISCOVERY
     ),
     "expired while it waits for a backend": Ending(
-        setup=LATE, needs=PATIENCE, story=waits(seconds=SOON), ends=(What.TIMEOUT,)
+        waits(seconds=SOON), (What.TIMEOUT,), setup=LATE, needs=PATIENCE
     ),
     "expired while connecting": Ending(
-        setup=MUTE, story=connecting(seconds=SOON), ends=(What.TIMEOUT,), finished=(_NOT_SENT,)
+        connecting(seconds=SOON), (What.TIMEOUT,), (_NOT_SENT,), setup=MUTE
     ),
-    "expired after it was sent": Ending(
-        story=held(seconds=LATER), ends=(What.TIMEOUT,), finished=(_TIMEOUT, _OK), seen=2
-    ),
+    "expired after it was sent": Ending(held(seconds=LATER), (What.TIMEOUT,), (_TIMEOUT, _OK), 2),
     # Given up.
     "cancelled while asking": Ending(
-        setup=ASKS, needs=CANCEL, story=asking(then="cancel"), ends=(What.CANCELLED,)
+        asking(then="cancel"), (What.CANCELLED,), setup=ASKS, needs=CANCEL
     ),
     "cancelled while undiscovered": Ending(
-        setup=LATE,
-        needs=CANCEL | DISCOVERY,
-        story=undiscovered(then="cancel"),
-        ends=(What.CANCELLED,) * 3,
+        undiscovered(then="cancel"), (What.CANCELLED,) * 3, setup=LATE, needs=CANCEL | DISCOVERY
     ),
     "cancelled while it waits for a backend": Ending(
-        setup=LATE,
-        needs=CANCEL | PATIENCE,
-        story=waits(then="cancel"),
-        ends=(What.CANCELLED,),
+        waits(then="cancel"), (What.CANCELLED,), setup=LATE, needs=CANCEL | PATIENCE
     ),
     "cancelled while connecting": Ending(
-        setup=MUTE,
-        needs=CANCEL,
-        story=connecting(then="cancel"),
-        ends=(What.CANCELLED,),
-        finished=(_CANCELLED,),
+        connecting(then="cancel"), (What.CANCELLED,), (_CANCELLED,), setup=MUTE, needs=CANCEL
     ),
     "cancelled after it was sent": Ending(
-        needs=CANCEL,
-        story=held(then="cancel"),
-        ends=(What.CANCELLED,),
-        finished=(_CANCELLED, _OK),
-        seen=2,
+        held(then="cancel"), (What.CANCELLED,), (_CANCELLED, _OK), 2, needs=CANCEL
     ),
     # Waiting for a backend.
     "discovered late": Ending(
-        setup=LATE,
-        needs=DISCOVERY,
-        story=undiscovered(then="say"),
-        ends=(What.OK,) * 3,
-        finished=(_OK,) * 3,
-        seen=3,
+        undiscovered(then="say"), (What.OK,) * 3, (_OK,) * 3, 3, setup=LATE, needs=DISCOVERY
     ),
     "never discovered": Ending(
+        undiscovered(),
+        (What.NO_BACKEND,) * 3,
         setup=replace(LATE, discovery_seconds=0.05),
         needs=DISCOVERY,
-        story=undiscovered(),
-        ends=(What.NO_BACKEND,) * 3,
     ),
     "patient: a backend is listed late": Ending(
-        setup=LATE,
-        needs=PATIENCE,
-        story=waits(then="say"),
-        ends=(What.OK,),
-        finished=(_OK,),
-        seen=1,
+        waits(then="say"), (What.OK,), (_OK,), 1, setup=LATE, needs=PATIENCE
     ),
     "patient: a port opens late": Ending(
-        setup=LATE,
-        needs=PATIENCE,
-        story=port_opens_late,
-        is_tried=True,
-        ends=(What.OK,),
-        finished=(_OK,),
-        seen=1,
+        port_opens_late, (What.OK,), (_OK,), 1, setup=LATE, needs=PATIENCE, is_tried=True
     ),
     "patient: in order": Ending(
-        setup=ONE_AT_A_TIME,
-        needs=PATIENCE,
-        story=in_order,
-        ends=(What.OK,) * 6,
-        finished=(_OK,) * 6,
-        seen=6,
+        in_order, (What.OK,) * 6, (_OK,) * 6, 6, setup=ONE_AT_A_TIME, needs=PATIENCE
     ),
     "impatient, behind a patient one": Ending(
+        impatient_overtakes_nobody,
+        (What.OK, What.NO_BACKEND),
+        (_OK,),
+        1,
         setup=LATE,
         needs=PATIENCE,
-        story=impatient_overtakes_nobody,
-        ends=(What.OK, What.NO_BACKEND),
-        finished=(_OK,),
-        seen=1,
     ),
     # The client is closed.
     "closed while undiscovered": Ending(
-        setup=LATE,
-        needs=CLOSE | DISCOVERY,
-        story=undiscovered(then="close"),
-        ends=(What.NO_BACKEND,) * 3,
+        undiscovered(then="close"), (What.NO_BACKEND,) * 3, setup=LATE, needs=CLOSE | DISCOVERY
     ),
     "closed while it waits for a backend": Ending(
-        setup=LATE,
-        needs=CLOSE | PATIENCE,
-        story=waits(then="close"),
-        ends=(What.NO_BACKEND,),
+        waits(then="close"), (What.NO_BACKEND,), setup=LATE, needs=CLOSE | PATIENCE
     ),
     "closed while asking": Ending(
-        setup=ASKS, needs=CLOSE, story=asking(then="close"), ends=(What.NO_BACKEND,)
+        asking(then="close"), (What.NO_BACKEND,), setup=ASKS, needs=CLOSE
     ),
     "closed while connecting": Ending(
-        setup=MUTE,
-        needs=CLOSE,
-        story=connecting(then="close"),
-        ends=(What.NO_CONNECTION,),
-        finished=(_NOT_SENT,),
+        connecting(then="close"), (What.NO_CONNECTION,), (_NOT_SENT,), setup=MUTE, needs=CLOSE
     ),
     "closed while connecting, patient": Ending(
+        connecting(then="close", is_patient=True),
+        (What.NO_CONNECTION,),
+        (_NOT_SENT,),
         setup=MUTE,
         needs=CLOSE | PATIENCE,
-        story=connecting(then="close", is_patient=True),
-        ends=(What.NO_CONNECTION,),
-        finished=(_NOT_SENT,),
     ),
     "closed after it was sent": Ending(
-        needs=CLOSE,
-        story=held(then="close", is_idempotent=True),
-        ends=(What.LOST,),
-        finished=(_LOST,),
-        seen=1,
+        held(then="close", is_idempotent=True), (What.LOST,), (_LOST,), 1, needs=CLOSE
     ),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
@@ -34,7 +34,7 @@ _LOCAL_CODES = {
     What.THROTTLED: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
-Context = grpc.aio.ServicerContext
+Context: TypeAlias = grpc.aio.ServicerContext
 
 
 class Backend:

@@ -20,7 +20,7 @@ from evenly.probe.config import ProbeConfig
 from evenly.runtime.client_config import ClientConfig
 from tests.suites.requests.script import Counts, Script, What
 
-PATIENCE_SECONDS = 6.0
+PATIENCE_SECONDS = 20.0
 """It only keeps a test that fails from hanging."""
 # Everything ten to twenty times as fast as it is in earnest.
 _QUICK = HealthConfig(
@@ -48,7 +48,7 @@ class Setup:
     patience_seconds: float = 0.02
     discovery_seconds: float = 3600.0
 
-    def config(self, **more: tuple[str, ...]) -> ClientConfig:
+    def config(self, idempotent_methods: tuple[str, ...] = ()) -> ClientConfig:
         """Return it as transports want it."""
         return ClientConfig(
             task=replace(self.task, membership=MembershipConfig(health=_QUICK)),
@@ -56,7 +56,7 @@ class Setup:
             connect_seconds=self.connect_seconds,
             patience_seconds=self.patience_seconds,
             discovery_seconds=self.discovery_seconds,
-            **more,
+            idempotent_methods=idempotent_methods,
         )
 
 
