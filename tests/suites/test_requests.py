@@ -68,9 +68,11 @@ class Transport:
     lacks: Mapping[Can, str] = field(default_factory=dict)
 
 
+_NO_PATIENCE = {Can.PATIENCE: "HTTP has no wait-for-ready"}
 _BLOCKS = {Can.CANCEL: "nobody can cancel a call that blocks"}
 TRANSPORTS = {
-    "http": Transport(over_http.World, {Can.PATIENCE: "HTTP has no wait-for-ready"}),
+    "http": Transport(over_http.World, _NO_PATIENCE),
+    "httpx": Transport(over_http.HttpxWorld, _NO_PATIENCE),
     "grpc": Transport(over_grpc.World),
     "grpc-unary-stream": Transport(partial(over_grpc.World, kind="unary_stream")),
     "grpc-stream-unary": Transport(partial(over_grpc.World, kind="stream_unary")),
@@ -112,8 +114,8 @@ class Ending:
 
 _OK, _LOST, _NOT_SENT = Outcome.OK, Outcome.LOST, Outcome.NOT_SENT
 _OVERLOADED, _TIMEOUT, _CANCELLED = Outcome.OVERLOADED, Outcome.TIMEOUT, Outcome.CANCELLED
-SOON = 0.05
-# Not before the request has left, also on a machine that pauses.
+SOON = 0.1
+# Not before the request has left; see `held`.
 LATER = 0.3
 
 TWO = Setup(backends=2)
@@ -206,7 +208,7 @@ ENDINGS = {
         (What.OK,),
         (_NOT_SENT, _OK),
         1,
-        setup=replace(MUTE, connect_seconds=0.1, patience_seconds=3600.0),
+        setup=replace(MUTE, connect_seconds=0.3, patience_seconds=3600.0),
     ),
     "nobody listens": Ending(nobody_listens, (What.NO_CONNECTION,), (_NOT_SENT,), setup=LATE),
     "asks, and nobody answers": Ending(

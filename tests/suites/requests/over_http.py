@@ -1,4 +1,4 @@
-"""`evenly.http.Session`, and backends of a few lines of HTTP/1.1."""
+"""`evenly.http.Session`, httpx with our transport, and backends of a few lines of HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 
+import httpx
+
 import evenly
 from evenly.core.exchange import Requests
 from evenly.http.errors import ConnectionLost, Timeout
 from evenly.http.session import Session
+from evenly.http.transport import Transport
+from evenly.wire.metadata import REJECT_KEY, parse_reject
 from tests.http.raw_backend import (
     DONT_RETRY,
     LOAD,
@@ -19,8 +23,8 @@ from tests.http.raw_backend import (
     RawBackend,
     reply,
 )
-from tests.suites.requests.script import Act, Script, What, what_of_rejection
-from tests.suites.requests.world import LoopWorld, Sent, SentTask, Setup
+from tests.suites.requests.script import Act, Script, What, what_of, what_of_rejection
+from tests.suites.requests.world import PATIENCE_SECONDS, LoopWorld, Sent, SentTask, Setup
 
 _ANSWERS = {
     Act.OK: reply(200, b"ok", LOAD),
@@ -51,7 +55,7 @@ class Backend(RawBackend):
 
 
 class World(LoopWorld):
-    """HTTP.  A connection of its own per request, so that none is found closed when it is used."""
+    """A session."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -81,6 +85,9 @@ class World(LoopWorld):
 
     async def shut(self) -> None:
         await self._session.close()
+        self._close_fillers()
+
+    def _close_fillers(self) -> None:
         for filler in self._fillers:
             filler.close()
 
@@ -118,6 +125,42 @@ class World(LoopWorld):
         except Timeout:
             return What.TIMEOUT
         return What.OK if response.status == 200 else What.ERROR
+
+
+class HttpxWorld(World):
+    """The same through httpx, to which a refusal by a backend is a response like any other."""
+
+    async def open(self) -> None:
+        self._transport = Transport(self.listed, config=self.setup.config(), observer=self.counts)
+        self._requests = self._transport.service.runtime.requests
+        self._httpx = httpx.AsyncClient(
+            transport=self._transport, base_url="http://test", timeout=PATIENCE_SECONDS
+        )
+
+    async def shut(self) -> None:
+        await self._httpx.aclose()
+        self._close_fillers()
+
+    async def _send(
+        self, name: str, is_idempotent: bool, seconds: float | None, is_stream: bool
+    ) -> What:
+        try:
+            with evenly.request_context(deadline_seconds=seconds):
+                response = await self._httpx.post(
+                    f"/{name}",
+                    content=_once() if is_stream else b"x",
+                    extensions={"evenly_idempotent": is_idempotent},
+                )
+        except evenly.RejectedError as error:
+            return what_of_rejection(error, str(error))
+        except httpx.TimeoutException:
+            return What.TIMEOUT
+        except httpx.ReadError:
+            return What.LOST
+        refused = parse_reject(response.headers.get(REJECT_KEY))
+        if refused is not None:
+            return what_of(refused)
+        return What.OK if response.status_code == 200 else What.ERROR
 
 
 async def _once() -> AsyncIterator[bytes]:

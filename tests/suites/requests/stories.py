@@ -74,13 +74,22 @@ async def nobody_listens(world: World) -> list[Sent]:
     return [sent]
 
 
+async def arrives(world: World, sent: Sent) -> bool:
+    """Wait until a backend has read a request, or it has ended without."""
+    await world.until(lambda: world.script.seen or sent.what)
+    return world.script.seen == 1
+
+
 def held(*, then: str = "", **options: Any) -> Story:
-    """Have a request held by its backend, after it was answered once, and then do something."""
+    """Have a request held by its backend, and then do something; another one ends well."""
 
     async def story(world: World) -> list[Sent]:
         world.script.next = [Act.HOLD]
         sent = world.send(**options)
-        await world.until(lambda: world.script.seen == 1)
+        while not await arrives(world, sent):  # The machine paused, and its time was up.
+            world.counts.begun.clear()
+            world.counts.finished.clear()
+            sent = world.send(**options)
         if then == "cancel":
             sent.cancel()
         elif then == "close":
