@@ -62,6 +62,17 @@ def silent_address() -> tuple[socket.socket, str]:
     return listening, f"127.0.0.1:{listening.getsockname()[1]}"
 
 
+@STYLES
+def test_the_deadline_holds_while_the_connection_is_being_made(style: Style) -> None:
+    listening, address = silent_address()
+    with listening, evenly.grpc.sync.channel(f"static:{address}", config=WITHOUT_UDP) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            style(channel, timeout=0.1)
+        assert code_of(caught.value) is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "local" in str(caught.value)
+        wait_until(lambda: active(channel) == 0)
+
+
 def test_a_waiting_call_can_be_cancelled_dropped_interrupted_and_closed() -> None:
     listening, address = silent_address()
     ended: list[BaseException] = []
