@@ -10,6 +10,7 @@ from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.balancing.policies.catalogue import PolicyConfig
 from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.exchange import Connect, Ended, Exchange, Park, Requests, Step
+from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.request import Outcome, Reason, Request
 from evenly.errors import UsageError
@@ -29,6 +30,7 @@ class World:
         active_limit: int = 100,
         is_discovered: bool = True,
         initial_balance: float = 3.0,
+        observer: Observer = NO_OBSERVER,
     ) -> None:
         self.clock = ManualClock()
         config = ClientTaskConfig(
@@ -36,7 +38,7 @@ class World:
             active_limit=active_limit,
             retry=RetryConfig(initial_balance=initial_balance),
         )
-        self.task = ClientTask(config, clock=self.clock, rng=random.Random(1))
+        self.task = ClientTask(config, clock=self.clock, rng=random.Random(1), observer=observer)
         self.requests = Requests(
             self.task,
             clock=self.clock,
@@ -161,6 +163,27 @@ def test_a_request_that_cannot_be_sent_says_so() -> None:
 
 def test_there_is_no_backend() -> None:
     assert rejected(World().exchange().begin()) is Reason.NO_BACKEND
+
+
+def test_what_is_refused_here_is_seen_once() -> None:
+    refused: list[Reason] = []
+
+    class Seen(Observer):
+        def request_refused(self, request: Request, reason: Reason) -> None:
+            refused.append(reason)
+
+    world = World(A, observer=Seen())
+    late, stands, final, alone = (world.exchange(seconds=1.0) for _ in range(4))
+    for exchange in (late, stands, final, alone):
+        exchange.begin()
+    late.connect()
+    late.expire()
+    stands.ended(Outcome.ERROR)
+    world.refused(A)
+    final.not_sent(is_final=True)
+    alone.not_sent()  # Sent elsewhere, but there is nobody.
+
+    assert refused == [Reason.EXPIRED, Reason.NO_CONNECTION, Reason.NO_BACKEND]
 
 
 # Waiting for a connection.

@@ -296,7 +296,7 @@ def test_attempts_beyond_the_third_share_a_label(registry: CollectorRegistry) ->
 
 def test_every_reason_is_counted_on_its_side(registry: CollectorRegistry) -> None:
     observer = PrometheusObserver(service="search", registry=registry)
-    client = (Reason.THROTTLED, Reason.NO_BACKEND, Reason.AT_LIMIT)
+    client = (Reason.THROTTLED, Reason.NO_BACKEND, Reason.NO_CONNECTION, Reason.AT_LIMIT)
     for reason in Reason:
         if reason in client:
             observer.request_refused(Request(), reason)

@@ -179,7 +179,7 @@ class ClientTask:
         if previous is not None:
             return self._retry(request, previous, now)
         if request.deadline_at is not None and not request.deadline_at > now:
-            return self._refuse(request, _EXPIRED)
+            return self.refuse(request, _EXPIRED)
         throttle = self._throttle
         views: Sequence[BackendView]
         if throttle.is_troubled:
@@ -189,7 +189,7 @@ class ClientTask:
                     return self._ask(self._resume_throttled, request, views, now)
             left = _seconds_left(request, now)
             if not throttle.admit(request.criticality, request.customer, now, left):
-                return self._refuse(request, _THROTTLED[throttle.cause])
+                return self.refuse(request, _THROTTLED[throttle.cause])
         policy = self._policy
         if policy.asks and self._is_worth_asking and self._candidates.are_healthy:
             views = policy.ask(now)
@@ -402,7 +402,7 @@ class ClientTask:
         if not throttle.admit_asked(
             request.criticality, request.customer, admits, now, left, is_admitted=is_admitted
         ):
-            return self._refuse(request, _THROTTLED[throttle.cause])
+            return self.refuse(request, _THROTTLED[throttle.cause])
         # Who has just said no is not to be sent what the other said yes to.
         return self._start(request, None, now, avoid=refusing)
 
@@ -431,9 +431,9 @@ class ClientTask:
             view = self._candidates.spare(avoid)
             if view is None:
                 if self._candidates.exist:
-                    return self._refuse(request, _AT_LIMIT)
+                    return self.refuse(request, _AT_LIMIT)
                 self._membership.want(now)
-                return self._refuse(request, _NO_BACKEND)
+                return self.refuse(request, _NO_BACKEND)
         self._candidates.begin(view)
         if not view.health.is_connected:
             self._membership.demand(view, now)
@@ -444,7 +444,8 @@ class ClientTask:
             self._observer.attempt_begun(view.backend.address, request, attempt.number)
         return attempt
 
-    def _refuse(self, request: Request, rejection: Rejection) -> Rejection:
+    def refuse(self, request: Request, rejection: Rejection) -> Rejection:
+        """Have it seen that a request is refused here, and return why."""
         self._observer.request_refused(request, rejection.reason)
         return rejection
 

@@ -283,7 +283,7 @@ class Exchange:
         """End, because there will be no backend to wait for."""
         if self._state is not _State.PARKED:
             raise self._misused("no_backend")
-        return self._end(_NO_BACKEND)
+        return self._refuse(_NO_BACKEND)
 
     def not_sent(self, *, is_final: bool = False) -> Step:
         """Learn that nothing of the attempt left this process: it is sent elsewhere, if it can be.
@@ -294,12 +294,14 @@ class Exchange:
         if attempt is None:
             raise self._misused("not_sent")
         again = self._finish(attempt, Outcome.NOT_SENT, is_final)
-        if again is not None:
+        if isinstance(again, Attempt):
             return again
         is_patient = self._is_patient and not self._requests.is_closed
         if is_patient and self.outcome is None and not is_final:
             return self._park()  # Where it was begun, before all that came later.
-        return self._end(_NO_CONNECTION)
+        if again is None:
+            return self._refuse(_NO_CONNECTION)
+        return self._end(_NO_CONNECTION)  # That there is no other was seen already.
 
     def ended(self, outcome: Outcome, *, is_final: bool = False) -> Attempt | Ended:
         """Learn how the attempt ended, once it was sent; there may be another one.
@@ -312,7 +314,7 @@ class Exchange:
             raise self._misused("ended")
         self.outcome = outcome
         again = self._finish(attempt, outcome, is_final)
-        if again is not None:
+        if isinstance(again, Attempt):
             return again
         self._state = _OVER
         return outcome.ended
@@ -331,7 +333,7 @@ class Exchange:
             if is_sent:
                 self.outcome = Outcome.TIMEOUT
             self._finish(attempt, Outcome.TIMEOUT if is_sent else Outcome.NOT_SENT, True)
-        return self._end(_EXPIRED)
+        return self._refuse(_EXPIRED)
 
     def cancel(self) -> None:
         """End, because the caller gave up.  If it is over, nothing happens."""
@@ -355,20 +357,28 @@ class Exchange:
             return self._park()
         return self._end(answer)
 
-    def _finish(self, attempt: Attempt, outcome: Outcome, is_final: bool) -> Attempt | None:
-        """Finish the attempt under way; return the next, if there is one."""
+    def _finish(
+        self, attempt: Attempt, outcome: Outcome, is_final: bool
+    ) -> Attempt | Ask | Rejection | None:
+        """Finish the attempt under way; return the next, or why there is none if one may be."""
         self.attempt = None
-        if attempt.finish(outcome, is_final=is_final) is _RETRY:
-            answer = self._requests.task.begin(self.request, attempt)
-            if isinstance(answer, Attempt):
-                self._state = _SENDING
-                self.attempt = answer
-                return answer
-        return None
+        if attempt.finish(outcome, is_final=is_final) is not _RETRY:
+            return None
+        answer = self._requests.task.begin(self.request, attempt)
+        if isinstance(answer, Attempt):
+            self._state = _SENDING
+            self.attempt = answer
+        return answer
 
     def _park(self) -> Park:
         self._state = _State.PARKED
         return self._requests.park(self, self._place)
+
+    def _refuse(self, rejection: Rejection) -> Ended:
+        """End a request for a reason that the client task does not know."""
+        if self.outcome is None:
+            self._requests.task.refuse(self.request, rejection)
+        return self._end(rejection)
 
     def _end(self, rejection: Rejection) -> Ended:
         """End a request that is not sent now.  What was sent before and failed stands."""

@@ -68,7 +68,13 @@ _ODD: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErr
 # Which side gives which reason; EXPIRED is given by both.
 _REFUSALS: Final[dict[Reason, str]] = {
     reason: reason.name.lower()
-    for reason in (Reason.THROTTLED, Reason.NO_BACKEND, Reason.AT_LIMIT, Reason.EXPIRED)
+    for reason in (
+        Reason.THROTTLED,
+        Reason.NO_BACKEND,
+        Reason.NO_CONNECTION,
+        Reason.AT_LIMIT,
+        Reason.EXPIRED,
+    )
 }
 _REJECTIONS: Final[dict[Reason, str]] = {
     reason: reason.name.lower()
