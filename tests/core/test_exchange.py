@@ -304,6 +304,18 @@ def test_a_patient_request_that_could_not_be_sent_waits_before_all_others() -> N
     assert world.requests.next_parked() == (first, first.attempt)
 
 
+def test_a_request_that_is_begun_anew_earns_retries_once() -> None:
+    world = World(A, initial_balance=0.0)
+    exchange = world.exchange(is_patient=True)
+    exchange.begin()
+    world.refused(A)
+    exchange.not_sent()
+    world.opened(A)
+    world.requests.next_parked()
+
+    assert world.task.snapshot().retry_balance == pytest.approx(0.1)
+
+
 def test_those_that_could_not_be_sent_together_wait_in_the_order_in_which_they_began() -> None:
     world = World(A)
     began = [world.exchange(is_patient=True) for _ in range(3)]

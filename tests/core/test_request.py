@@ -80,7 +80,7 @@ def test_a_rejection_is_a_value() -> None:
 
 
 def test_the_reasons_are_those_of_client_tasks_and_then_of_backends() -> None:
-    by_client_task = ["EXPIRED", "THROTTLED", "NO_BACKEND", "AT_LIMIT"]  # the first by both
+    by_client_task = ["EXPIRED", "THROTTLED", "NO_BACKEND", "NO_CONNECTION", "AT_LIMIT"]
     by_backend = ["OUT_OF_QUOTA", "OVERLOADED", "DONT_RETRY"]
 
     # Two with the same words would be one, and missing from the list.

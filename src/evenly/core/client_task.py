@@ -197,6 +197,10 @@ class ClientTask:
                 return self._ask(self._resume, request, views, now)
         return self._start(request, None, now)
 
+    def withdraw(self) -> None:
+        """Learn that a request that was never sent is to be begun anew: it counts once."""
+        self._retry_budget.unearn()
+
     def record_report(
         self, backend: Backend, report: LoadReport, *, is_probe: bool = False
     ) -> None:

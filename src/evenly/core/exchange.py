@@ -298,6 +298,7 @@ class Exchange:
             return again
         is_patient = self._is_patient and not self._requests.is_closed
         if is_patient and self.outcome is None and not is_final:
+            self._requests.task.withdraw()
             return self._park()  # Where it was begun, before all that came later.
         if again is None:
             return self._refuse(_NO_CONNECTION)

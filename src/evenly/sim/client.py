@@ -104,6 +104,8 @@ class Client:
         if request.deadline_at is not None:
             self._watch(call, request.deadline_at)
         exchange = call.exchange = Exchange(self._requests, request, self._is_patient)
+        if self._is_patient:  # Others never wait in line: the backends are known.
+            exchange.on_step = partial(self._go_on, call, exchange)
         step = exchange.begin()
         self._probe(self.task.take_probes())
         self._go_on(call, exchange, step)
@@ -116,7 +118,6 @@ class Client:
             for backend in step.backends:
                 self._send_probe(backend, wait)
         elif isinstance(step, Park):
-            exchange.on_step = partial(self._go_on, call, exchange)
             self._connect()  # It may have a backend tried.
         elif step.outcome is not None:
             self._end(call, step.outcome)
@@ -184,6 +185,7 @@ class Client:
         if isinstance(step, Connect):
             self._wait(job, exchange, step)
         else:
+            job.is_parked = False
             job.outcome = Outcome.NOT_SENT
             self._moved_on(job, exchange, step)
 
@@ -217,13 +219,15 @@ class Client:
         if is_unsent and call.attempts > 1 and not isinstance(step, Attempt):
             self._checkers.never_sent(self.name)
         self._go_on(call, exchange, step)
+        if self._requests.parked:
+            self._follow_up()
 
     def heard(self, backend: Backend, report: LoadReport) -> None:
         """Receive what a backend says unasked, if it gets through."""
         machine = self.fleet.machines_by_address[backend.address]
         if self._passes(machine):
             self._record(machine, report)
-            self._connect()
+            self._follow_up()
 
     def connected(self, machine: Machine, event: ConnectionEvent) -> None:
         """Receive what became of a connection."""
@@ -240,8 +244,8 @@ class Client:
         self.task.record_connection(machine.backend, event)
         for job in self._parked.pop(address, ()):
             exchange = job.call.exchange
-            if job.call.job is not job or exchange is None:
-                continue  # It was given up.
+            if job.call.job is not job or not job.is_parked or exchange is None:
+                continue  # It was given up, or has gone elsewhere.
             job.is_parked = False
             if event is ConnectionEvent.OPENED:
                 exchange.connected()
@@ -249,7 +253,7 @@ class Client:
             else:
                 job.outcome = Outcome.NOT_SENT
                 self.came_back(job)
-        self._connect()
+        self._follow_up()
         self._schedule_wake()
 
     def _record(self, machine: Machine, report: LoadReport, *, is_probe: bool = False) -> None:
@@ -278,11 +282,10 @@ class Client:
             tries = self._tries[backend.address] = self._tries.get(backend.address, 0) + 1
             give_up = partial(self._give_up_connecting, machine, tries)
             self._events.after(_CONNECT_SECONDS, give_up)
-        if self._requests.parked:
-            self._unpark()
 
-    def _unpark(self) -> None:
-        """Begin what waits for a backend, in its order, until one has to wait on."""
+    def _follow_up(self) -> None:
+        """Do what the task says, and begin what waits for a backend, until one has to wait on."""
+        self._connect()
         for _ in range(self._requests.parked):
             found = self._requests.next_parked()
             self._probe(self.task.take_probes())
@@ -326,7 +329,7 @@ class Client:
         """Receive the answer to a probe."""
         if probe.report is not None and self._passes(probe.machine):
             self._record(probe.machine, probe.report, is_probe=True)
-            self._connect()
+            self._follow_up()
             if probe.wait is not None:
                 probe.wait.answered()
 
@@ -335,7 +338,7 @@ class Client:
         if self.is_retired or self._events.now < self._wake_at:
             return  # A later one is due, because an earlier one became so in between.
         task.wake()
-        self._connect()
+        self._follow_up()
         self._probe(task.take_probes())
         self._wake_at = math.inf
         self._schedule_wake()
@@ -374,7 +377,9 @@ class Client:
                 self._expire(call)
 
     def _expire(self, call: Call) -> None:
-        call.job = None
+        job, call.job = call.job, None
         if call.exchange is not None:
             call.exchange.expire()
+        if job is not None and job.is_parked and call.attempts > 1:
+            self._checkers.never_sent(self.name)
         self._end(call, Outcome.TIMEOUT)

@@ -71,12 +71,16 @@ class RetryBudget:
     @property
     def balance(self) -> float:
         """The retries that could be made now."""
-        return self._parts / _PARTS
+        return max(0, self._parts) / _PARTS
 
     def earn(self) -> None:
         """Be told of one request: its first attempt, not its retries."""
         parts = self._parts + self._parts_per_request
         self._parts = parts if parts < self._max_parts else self._max_parts
+
+    def unearn(self) -> None:
+        """Be told that a request is begun anew, because it was not sent: it earns once."""
+        self._parts -= self._parts_per_request  # Below 0, if that was spent meanwhile.
 
     def take(self) -> bool:
         """Pay for one retry and return True; or change nothing and return False."""
