@@ -247,7 +247,9 @@ class Connection:
         call = subscribe(Question(orca.message))
         code = grpc.StatusCode.CANCELLED  # gRPC raises no error of its own then.
         try:
-            async for data in call:
+            # Not by iterating: gRPC's iterator, left while it rests, would hold the call, and with
+            # it the connection, until garbage is collected.
+            while (data := await call.read()) is not grpc.aio.EOF:
                 orca.heard(data)
                 await asyncio.sleep(orca.pause_seconds)
             code = grpc.StatusCode.OK
