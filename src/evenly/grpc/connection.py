@@ -47,9 +47,6 @@ class Owner(Protocol):
 
     runtime: ClientRuntime
 
-    def is_ready(self) -> bool:
-        """Return whether some connection stands."""
-
     def connection_ended(self, connection: Connection, event: ConnectionEvent) -> None:
         """Learn that it was refused, or is lost."""
 
