@@ -37,7 +37,7 @@ demo: setup
 
 # Play the six stories in headless Chromium, and take a picture of each.
 pictures: system setup
-	$(BIN)/python -m tests.browser.pictures
+	$(BIN)/python -m tests.lab.browser.pictures
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -47,8 +47,8 @@ lint: setup
 
 # On two cores in a third less time: the decisions, which only compute, and then the demo and its page,
 # beside the other edges, which mostly wait; and then, alone, the stories that need both cores.
-DECISIONS := tests/core tests/properties tests/sim tests/suites/test_overload.py tests/suites/test_policies.py
-DEMO := tests/browser tests/dashboard tests/demo tests/top tests/cli/test_demo.py tests/cli/test_top.py
+DECISIONS := tests/core tests/properties tests/lab/sim tests/suites/test_overload.py tests/suites/test_policies.py
+DEMO := tests/lab/browser tests/lab/dashboard tests/lab/demo tests/lab/top tests/cli/test_demo.py tests/cli/test_top.py
 STORIES := $(wildcard tests/suites/test_transport_*.py)
 PYTEST := $(BIN)/pytest -m 'not acceptance and not faults'
 

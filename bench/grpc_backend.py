@@ -8,7 +8,7 @@ import sys
 import grpc
 import grpc.aio
 
-from evenly.grpc.server import server as evenly_server
+from evenly.grpc.server.server import server as evenly_server
 
 
 async def _echo(request: bytes, _: grpc.aio.ServicerContext) -> bytes:

@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 
 from bench.cpu import cpu_seconds
-from evenly.grpc.channel import channel
+from evenly.grpc.client.channel import channel
 
 __all__ = ["Comparison", "measure", "show"]
 

@@ -30,8 +30,8 @@ import uvicorn
 
 from bench.cpu import cpu_seconds
 from evenly.core.backend_task import BackendTaskConfig
-from evenly.http.middleware import Middleware
-from evenly.runtime.backend import BackendConfig
+from evenly.http.server.middleware import Middleware
+from evenly.runtime.backend_config import BackendConfig
 
 __all__ = ["Comparison", "backend", "measure", "show"]
 

@@ -18,7 +18,7 @@ from evenly.core.backend_task import BackendTask, BackendTaskConfig
 from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.overload.quota import QuotaConfig
 from evenly.core.request import Request
-from evenly.demo.gauges import GAUGES
+from evenly.lab.demo.gauges import GAUGES
 from evenly.observe.prometheus import PrometheusObserver
 from evenly.testing import ManualClock
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, final
 
 from evenly.core.observer import NO_OBSERVER, Observer
-from evenly.runtime.backend import BackendConfig, BackendRuntime
+from evenly.runtime.backend import BackendRuntime
+from evenly.runtime.backend_config import BackendConfig
 from evenly.runtime.lifecycle import Interruptions, WarmUp, live, run_warm_up, signals_to
 from evenly.runtime.metering import Metering
 from examples.lines.peer import Peer

@@ -1,7 +1,7 @@
 """What the simulator must show, one test for each line, by the shipped scenarios.
 
-That its queues are those of Erlang is in `tests/sim/test_erlang.py`.  Figures of simulated time are
-the same wherever they are computed; those of CPU time are medians of three runs.
+That its queues are those of Erlang is in `tests/lab/sim/test_erlang.py`.  Figures of simulated time
+are the same wherever they are computed; those of CPU time are medians of three runs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from statistics import median
 
 import pytest
 
+from evenly.lab.sim.batch import run_batch
+from evenly.lab.sim.result import Row
+from evenly.lab.sim.scenario import Scenario
+from evenly.lab.sim.simulate import simulate
 from evenly.signals.cpu import effective_cores
-from evenly.sim.batch import run_batch
-from evenly.sim.result import Row
-from evenly.sim.scenario import Scenario
-from evenly.sim.simulate import simulate
-from tests.sim.shipped import shipped
+from tests.lab.sim.shipped import shipped
 
 pytestmark = pytest.mark.acceptance
 

@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 from evenly.cli import demo as demo_module
 from evenly.cli.demo import demo
-from evenly.demo import fleet as fleet_module
-from evenly.demo import script as script_module
-from evenly.demo.child import ChildError
-from evenly.demo.plan import Plan
-from evenly.demo.played import Part, Played
-from evenly.demo.totals import Totals
-from evenly.demo.verdict import Figure
+from evenly.lab.demo import fleet as fleet_module
+from evenly.lab.demo import script as script_module
+from evenly.lab.demo.child import ChildError
+from evenly.lab.demo.plan import Plan
+from evenly.lab.demo.played import Part, Played
+from evenly.lab.demo.totals import Totals
+from evenly.lab.demo.verdict import Figure
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command("demo")(demo)

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from evenly.cli.progress import ProgressLog
 from evenly.cli.simulate_progress import RowProgress
-from evenly.sim.batch import plan_rows
-from evenly.sim.scenario import Scenario
+from evenly.lab.sim.batch import plan_rows
+from evenly.lab.sim.scenario import Scenario
 from evenly.testing import ManualClock
 
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from typer.testing import Result as Invoked
 
 from evenly.cli.main import app
-from evenly.sim.result import Result
-from evenly.sim.scenario import SIMULATED_POLICIES, Scenario
-from evenly.sim.simulate import simulate
+from evenly.lab.sim.result import Result
+from evenly.lab.sim.scenario import SIMULATED_POLICIES, Scenario
+from evenly.lab.sim.simulate import simulate
 
 TINY = """\
 title = "Three [backends]"
@@ -300,7 +300,7 @@ def test_a_worker_that_dies_is_said_in_words(
     runner, arguments = {
         "batch": ("evenly.cli.simulate.run_batch", ["simulate", tiny]),
         "swarm": ("evenly.cli.swarm.run_swarm", ["simulate", "--swarm", "2"]),
-        "figures": ("evenly.sim.figures.workers.produce", ["figures", "--out", str(tmp_path)]),
+        "figures": ("evenly.lab.sim.figures.workers.produce", ["figures", "--out", str(tmp_path)]),
     }[command]
     monkeypatch.setattr(runner, broken)
     result = CliRunner().invoke(app, arguments)

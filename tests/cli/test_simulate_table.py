@@ -10,7 +10,7 @@ from io import StringIO
 from rich.console import Console
 
 from evenly.cli.simulate_table import Origin, show_results
-from evenly.sim.result import Result, Row, Series
+from evenly.lab.sim.result import Result, Row, Series
 
 PLAIN = Row(
     policy="probing",

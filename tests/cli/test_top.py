@@ -16,8 +16,8 @@ import typer
 from typer.testing import CliRunner
 
 from evenly.cli.top import top
+from tests.lab.top.fleet import answering, listing, running_fleet, saying
 from tests.suites.transports.processes import free_port
-from tests.top.fleet import answering, listing, running_fleet, saying
 
 SOON = 30.0  # Nothing in these tests takes so long, unless it hangs.
 INTERVAL = "2"  # An end point has half of it to answer, which is enough on a busy machine.

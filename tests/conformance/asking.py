@@ -7,9 +7,10 @@ import ssl
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 
-from evenly.http.connection import Connection, Response
-from evenly.http.message import request_head
-from evenly.http.pool import Pool, PoolEvent
+from evenly.http1.connection import Connection
+from evenly.http1.head import request_head
+from evenly.http1.pool import Pool, PoolEvent
+from evenly.http1.reply import Reply
 
 Header = tuple[str, str]
 
@@ -40,7 +41,7 @@ class Asking:
         target: str,
         *headers: Header,
         body: bytes | AsyncIterable[bytes] = b"",
-    ) -> Response:
+    ) -> Reply:
         """Send a request; return when the head of the response is there."""
         is_chunked = not isinstance(body, bytes)
         head = request_head(

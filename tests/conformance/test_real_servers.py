@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from evenly.http.connection import Lost, NotSent
+from evenly.http1.connection import Lost, NotSent
 from tests.conformance.app import pattern
 from tests.conformance.asking import Asking, asking, pieces, settled
 from tests.conformance.servers import KEEP_ALIVE_REQUESTS, KEEP_ALIVE_SECONDS, Servers

@@ -9,7 +9,7 @@ import pytest
 from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend, BackendSnapshot
 from evenly.core.balancing.health import HealthConfig, State
-from evenly.core.balancing.membership import ConnectionEvent, Connections, MembershipConfig
+from evenly.core.balancing.membership import ConnectionEvent, ConnectionOrders, MembershipConfig
 from evenly.core.balancing.policies.catalogue import PolicyConfig
 from evenly.core.balancing.weights import WeightConfig
 from evenly.core.client_task import ClientTask, ClientTaskConfig
@@ -277,7 +277,7 @@ def test_without_backends_nothing_begins() -> None:
 
     assert task.begin(Request()) == NO_BACKEND
     assert task.snapshot().backends == ()
-    assert task.take_connections() == Connections((), ())
+    assert task.take_connections() == ConnectionOrders((), ())
     clock.advance(1.0)
     task.wake()
     assert task.take_probes() == ()
@@ -440,7 +440,7 @@ def test_what_is_said_of_strangers_is_ignored() -> None:
     task.record_serving(B, serving=False)
 
     assert task.snapshot() == before
-    assert task.take_connections() == Connections((), ())
+    assert task.take_connections() == ConnectionOrders((), ())
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_a_wrong_list_changes_nothing(wrong: list[Backend]) -> None:
         task.update(wrong)
 
     assert task.snapshot() == before
-    assert task.take_connections() == Connections((), ())
+    assert task.take_connections() == ConnectionOrders((), ())
     attempt.finish(Outcome.OK)
 
 
@@ -475,10 +475,10 @@ def test_a_removed_backend_lives_until_its_attempts_have_finished() -> None:
     assert begin(task).backend == B
 
     at_a[0].finish(Outcome.OK)
-    assert task.take_connections() == Connections((), ())
+    assert task.take_connections() == ConnectionOrders((), ())
     at_a[1].finish(Outcome.ERROR)
-    assert task.take_connections() == Connections((), (A,))
-    assert task.take_connections() == Connections((), ())
+    assert task.take_connections() == ConnectionOrders((), (A,))
+    assert task.take_connections() == ConnectionOrders((), ())
     assert active(task) == {"b:1": 3}  # 2 + the one begun since
 
 
@@ -486,7 +486,7 @@ def test_an_idle_backend_that_is_removed_is_closed_at_once() -> None:
     task = new_task(A, B)
     task.update([B])
 
-    assert task.take_connections() == Connections((), (A,))
+    assert task.take_connections() == ConnectionOrders((), (A,))
     assert active(task) == {"b:1": 0}
 
 
@@ -497,12 +497,12 @@ def test_a_backend_that_comes_back_while_active_keeps_its_counters() -> None:
     task.update([A, B])
     assert active(task) == {"a:1": 2, "b:1": 2}
     assert shown(task, A).state is State.HEALTHY
-    assert task.take_connections() == Connections((), ())
+    assert task.take_connections() == ConnectionOrders((), ())
 
     for attempt in attempts:
         attempt.finish(Outcome.OK)
     assert active(task) == {"a:1": 0, "b:1": 0}
-    assert task.take_connections() == Connections((), ())
+    assert task.take_connections() == ConnectionOrders((), ())
 
 
 def test_a_backend_that_comes_back_at_its_limit_is_still_at_its_limit() -> None:

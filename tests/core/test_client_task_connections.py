@@ -7,7 +7,7 @@ import random
 from evenly.core.attempt import Attempt
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.health import State
-from evenly.core.balancing.membership import ConnectionEvent, Connections, MembershipConfig
+from evenly.core.balancing.membership import ConnectionEvent, ConnectionOrders, MembershipConfig
 from evenly.core.balancing.policies.catalogue import PolicyConfig
 from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.report import LoadReport
@@ -19,7 +19,7 @@ REFUSED = ConnectionEvent.REFUSED
 LOST = ConnectionEvent.LOST
 START = 1_000.0
 A, B, C = Backend("a:1"), Backend("b:1"), Backend("c:1")
-NOTHING = Connections((), ())
+NOTHING = ConnectionOrders((), ())
 
 
 class NoJitter(random.Random):
@@ -212,7 +212,7 @@ def test_a_request_whose_backend_left_before_it_was_connected_to_goes_elsewhere(
     assert first.finish(Outcome.NOT_SENT) is Next.RETRY
 
     assert transport.begin(previous=first).backend == other
-    assert transport.task.take_connections() == Connections((), (first.backend,))
+    assert transport.task.take_connections() == ConnectionOrders((), (first.backend,))
 
 
 # Idle mode
@@ -237,7 +237,7 @@ def test_connections_are_closed_after_300_seconds_without_requests() -> None:
     assert transport.task.take_connections() == NOTHING
     transport.wait(2.0)  # Checks are a second apart, and use is noted by checks.
 
-    assert transport.task.take_connections() == Connections((), (A,))
+    assert transport.task.take_connections() == ConnectionOrders((), (A,))
     assert transport.state(A) is State.HEALTHY
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from evenly.http.session import Session
+from evenly.http.client.session import Session
 from evenly.runtime.client_config import ClientConfig
 from tests.http.raw_backend import RawBackend
 from tests.http.serve_process import SOON, Caller, children_of

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from evenly.http.errors import HttpError
-from evenly.http.session import Session
+from evenly.http.client.errors import HttpError
+from evenly.http.client.session import Session
 from tests.http.raw_backend import LOAD, RawBackend, reply
 
 pytestmark = pytest.mark.faults

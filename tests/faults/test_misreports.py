@@ -11,7 +11,7 @@ from evenly.core.balancing.policies.catalogue import POLICIES, PolicyConfig
 from evenly.core.balancing.weights import WeightConfig
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.report import LoadReport
-from evenly.http.session import Session
+from evenly.http.client.session import Session
 from evenly.probe.config import ProbeConfig
 from evenly.runtime.client_config import ClientConfig
 from evenly.wire.load_header import format_load

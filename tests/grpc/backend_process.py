@@ -17,10 +17,10 @@ import grpc
 import grpc.aio
 
 from evenly.core.backend_task import BackendTaskConfig
-from evenly.grpc.interceptor import interceptor
-from evenly.grpc.serve import serve
-from evenly.grpc.server import server
-from evenly.runtime.backend import BackendConfig
+from evenly.grpc.server.interceptor import interceptor
+from evenly.grpc.server.serve import serve
+from evenly.grpc.server.server import server
+from evenly.runtime.backend_config import BackendConfig
 
 PATIENT = BackendConfig(task=BackendTaskConfig(quiet_seconds=1.0, drain_seconds=60.0))
 BRIEF = BackendConfig(task=BackendTaskConfig(quiet_seconds=0.2, drain_seconds=60.0))

@@ -23,7 +23,7 @@ from evenly.core.balancing.membership import MembershipConfig
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.observer import Observer
 from evenly.core.request import Outcome, Reason, Request
-from evenly.grpc.channel import Channel
+from evenly.grpc.client.channel import Channel
 from evenly.probe.config import ProbeConfig
 from evenly.runtime.client_config import ClientConfig
 

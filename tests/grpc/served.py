@@ -20,8 +20,9 @@ from evenly.core.overload.utilization_config import (
     default_signals,
 )
 from evenly.core.request import Outcome, Reason, Request
-from evenly.grpc.server import Server, server
-from evenly.runtime.backend import BackendConfig, BackendRuntime
+from evenly.grpc.server.server import Server, server
+from evenly.runtime.backend import BackendRuntime
+from evenly.runtime.backend_config import BackendConfig
 
 SERVICE = "test.Things"
 SOON = 20.0  # Nothing in these tests takes so long, unless it hangs.

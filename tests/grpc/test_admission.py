@@ -17,7 +17,7 @@ from evenly.core.criticality import Criticality
 from evenly.core.overload.quota_config import QuotaConfig
 from evenly.core.request import Outcome, Reason
 from evenly.errors import Overloaded
-from evenly.runtime.backend import BackendConfig
+from evenly.runtime.backend_config import BackendConfig
 from evenly.runtime.gate import StartGate
 from evenly.wire.load_header import parse_load
 from tests.grpc.served import (

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 import evenly.grpc
-from evenly.grpc.connection import Connection
+from evenly.grpc.client.connection import Connection
 from tests.grpc.plain import STREAM_UNARY, UNARY_UNARY, echo, plain_backends, quick, target
 from tests.grpc.served import SERVICE, SOON, failure, served, unary
 

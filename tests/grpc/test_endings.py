@@ -13,9 +13,9 @@ import pytest
 
 import evenly
 from evenly.core.request import Outcome
-from evenly.grpc.answer import Trailers
-from evenly.grpc.server import server
-from evenly.runtime.backend import BackendConfig
+from evenly.grpc.common.answer import Trailers
+from evenly.grpc.server.server import server
+from evenly.runtime.backend_config import BackendConfig
 from evenly.wire import orca
 from tests.grpc.served import (
     SERVICE,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evenly.core.claim import Trust
 from evenly.core.criticality import Criticality
-from evenly.grpc.incoming import Incoming
+from evenly.grpc.common.incoming import Incoming
 
 NEAR = "ipv4:127.0.0.1:1234"
 FAR = "ipv4:203.0.113.7:1234"

@@ -12,8 +12,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenly.core.request import Outcome
-from evenly.grpc.interceptor import Interceptor, interceptor
-from evenly.runtime.backend import BackendConfig
+from evenly.grpc.server.interceptor import Interceptor, interceptor
+from evenly.runtime.backend_config import BackendConfig
 from tests.grpc.served import OPTIONS, SERVICE, SOON, TASK, Ledger, failure, press, trailers, unary
 
 Code = grpc.StatusCode

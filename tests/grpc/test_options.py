@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenly.grpc.options import channel_options, merged, server_options
+from evenly.grpc.common.options import channel_options, merged, server_options
 
 
 def test_forced_ones_stand_first_and_a_default_is_left_out_where_the_user_gives_it() -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from evenly.grpc.request_stream import RequestStream
+from evenly.grpc.client.request_stream import RequestStream
 
 KIB = 1024
 

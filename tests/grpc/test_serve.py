@@ -16,9 +16,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from evenly.core.backend_task import BackendTaskConfig
 from evenly.errors import ConfigError, UsageError
-from evenly.grpc.serve import serve
-from evenly.grpc.server import server
-from evenly.runtime.backend import BackendConfig
+from evenly.grpc.server.serve import serve
+from evenly.grpc.server.server import server
+from evenly.runtime.backend_config import BackendConfig
 from evenly.runtime.lifecycle import SAME_SIGNAL_SECONDS
 from tests.grpc.served import OPTIONS
 

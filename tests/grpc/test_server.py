@@ -9,8 +9,8 @@ import grpc.aio
 import pytest
 
 import evenly.grpc
-from evenly.grpc.interceptor import split_address
-from evenly.grpc.server import server
+from evenly.grpc.common.names import split_address
+from evenly.grpc.server.server import server
 from tests.grpc.served import (
     SOON,
     failure,

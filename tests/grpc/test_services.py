@@ -11,9 +11,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from xds.data.orca.v3 import orca_load_report_pb2
 from xds.service.orca.v3 import orca_pb2
 
-from evenly.grpc.server import server
-from evenly.grpc.services import is_exempt
-from evenly.runtime.backend import BackendConfig
+from evenly.grpc.common.names import is_exempt
+from evenly.grpc.server.server import server
+from evenly.runtime.backend_config import BackendConfig
 from tests.grpc.served import SERVICE, SOON, TASK, press, served
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from evenly.grpc.target import authority_of, grpc_target, is_unsent
+from evenly.discovery.authority import authority_of
+from evenly.grpc.common.translation import grpc_target, is_unsent
 
 
 @pytest.mark.parametrize(

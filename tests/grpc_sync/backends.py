@@ -18,7 +18,7 @@ import grpc.aio
 
 import evenly.grpc.sync
 from evenly.grpc import ClientConfig, ProbeConfig
-from evenly.runtime.backend import BackendConfig
+from evenly.runtime.backend_config import BackendConfig
 
 SERVICE = "test.Service"
 Anything = Any

@@ -20,10 +20,10 @@ from evenly.core.observer import Observer
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.request import Outcome
 from evenly.grpc import ClientConfig, ProbeConfig
-from evenly.grpc.sync import ending
 from evenly.grpc.sync.background import Background
-from evenly.grpc.sync.service import Service
-from evenly.grpc.sync.turn import Turn
+from evenly.grpc.sync.client import ending
+from evenly.grpc.sync.client.service import Service
+from evenly.grpc.sync.client.turn import Turn
 from evenly.runtime import client as client_module
 from tests.grpc_sync.backends import (
     LONG_SECONDS,

@@ -19,7 +19,7 @@ import evenly.grpc.sync
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.retry import RetryConfig
 from evenly.grpc import ClientConfig, ProbeConfig
-from evenly.grpc.sync import connection as connection_module
+from evenly.grpc.sync.client import connection as connection_module
 from tests.grpc_sync.backends import (
     LONG_SECONDS,
     SERVICE,

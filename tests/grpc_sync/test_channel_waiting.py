@@ -19,7 +19,7 @@ from evenly.core.client_task import ClientTaskConfig
 from evenly.core.observer import Observer
 from evenly.grpc import ClientConfig
 from evenly.grpc.sync.background import Background
-from evenly.grpc.sync.turn import Turn
+from evenly.grpc.sync.client.turn import Turn
 from tests.grpc_sync.backends import (
     LONG_SECONDS,
     WITHOUT_UDP,

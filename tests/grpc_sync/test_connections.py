@@ -25,7 +25,7 @@ from evenly.core.balancing.health import HealthConfig
 from evenly.core.balancing.membership import MembershipConfig
 from evenly.core.client_task import ClientTaskConfig
 from evenly.grpc import ClientConfig
-from evenly.grpc.sync import connection as connection_module
+from evenly.grpc.sync.client import connection as connection_module
 from tests.grpc_sync.backends import (
     LONG_SECONDS,
     WITHOUT_UDP,

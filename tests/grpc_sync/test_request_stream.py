@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from evenly.grpc.sync.request_stream import RequestStream
+from evenly.grpc.sync.client.request_stream import RequestStream
 from tests.grpc_sync.backends import LONG_SECONDS, wait_until
 
 

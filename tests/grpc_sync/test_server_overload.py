@@ -10,7 +10,7 @@ import pytest
 
 import evenly
 import evenly.grpc.sync
-from evenly.grpc.sync.interpreter import InterpreterClock
+from evenly.grpc.sync.server.interpreter import InterpreterClock
 from evenly.testing import ManualClock
 from tests.grpc_sync.backends import LONG_SECONDS, Anything, method, wait_until
 from tests.grpc_sync.process import Process

@@ -23,8 +23,9 @@ from evenly.core.overload.utilization_config import (
     default_signals,
 )
 from evenly.core.request import Outcome, Reason, Request
-from evenly.http.middleware import Middleware
-from evenly.runtime.backend import BackendConfig, BackendRuntime
+from evenly.http.server.middleware import Middleware
+from evenly.runtime.backend import BackendRuntime
+from evenly.runtime.backend_config import BackendConfig
 
 SOON = 20.0  # Nothing in these tests takes so long, unless it hangs.
 _STEEP = (Ramp(1.0, 2.0), Ramp(2.0, 3.0), Ramp(3.0, 4.0), Ramp(4.0, 5.0))

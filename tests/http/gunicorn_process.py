@@ -10,8 +10,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from evenly.http.asgi import Receive, Scope, Send
-from evenly.http.middleware import Middleware
+from evenly.http.server.asgi import Receive, Scope, Send
+from evenly.http.server.middleware import Middleware
 from tests.http import serve_app
 from tests.http.serve_process import SOON, Caller, children_of, until
 

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from evenly.core.backend_task import BackendTaskConfig
-from evenly.http.asgi import App, Receive, Scope, Send
-from evenly.http.middleware import Middleware
-from evenly.runtime.backend import BackendConfig
+from evenly.http.server.asgi import App, Receive, Scope, Send
+from evenly.http.server.middleware import Middleware
+from evenly.runtime.backend_config import BackendConfig
 
 GATE = "EVENLY_TEST_GATE"
 no_application = 7

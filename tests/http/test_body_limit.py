@@ -8,8 +8,8 @@ import pytest
 
 from evenly.core.request import Outcome
 from evenly.errors import ConfigError
-from evenly.http.errors import BodyTooLong, OverloadedHttpError
-from evenly.http.session import Session
+from evenly.http.client.errors import BodyTooLong, OverloadedHttpError
+from evenly.http.client.session import Session
 from tests.http.raw_backend import OVERLOADED, Arrival, reply, served
 
 LIMIT = 1_000

@@ -13,7 +13,7 @@ import evenly
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.request import Outcome, Reason, Rejection
-from evenly.http.errors import (
+from evenly.http.client.errors import (
     ConnectionLost,
     HttpError,
     NoBackendHttpError,
@@ -26,8 +26,8 @@ from evenly.http.errors import (
     ThrottledHttpError,
     Timeout,
 )
-from evenly.http.response import Response
-from evenly.http.transport_errors import (
+from evenly.http.client.response import Response
+from evenly.http.client.transport_errors import (
     NoBackendTransportError,
     ThrottledTransportError,
     TransportErrors,

@@ -14,14 +14,14 @@ import evenly
 from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.request import Outcome
-from evenly.http.errors import (
+from evenly.http.client.errors import (
     ConnectionLost,
     NoBackendHttpError,
     OverloadedHttpError,
     RejectedHttpError,
     Timeout,
 )
-from evenly.http.session import Session
+from evenly.http.client.session import Session
 from tests.http.raw_backend import (
     DONT_RETRY,
     LOAD,

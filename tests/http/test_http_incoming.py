@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evenly.core.claim import Trust
 from evenly.core.criticality import Criticality
-from evenly.http.incoming import Incoming
+from evenly.http.server.incoming import Incoming
 
 NEAR = ("127.0.0.1", 1234)
 FAR = ("203.0.113.7", 1234)

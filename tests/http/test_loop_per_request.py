@@ -8,7 +8,7 @@ import gc
 import pytest
 
 import evenly
-from evenly.http.session import Session
+from evenly.http.client.session import Session
 from tests.http.raw_backend import (
     OVERLOADED,
     UNTHROTTLED,

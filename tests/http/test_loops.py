@@ -17,10 +17,10 @@ import pytest
 
 from evenly.core.request import Request
 from evenly.errors import ConfigError
-from evenly.http.connection import Connection, End, Lost, NotSent
-from evenly.http.timed import Timed
-from tests.http.pools import OPENED, REFUSED, Watched, pooled, watched, watched_loosely
-from tests.http.raw_server import CHUNKED_POST, GET, OK, Peer, always_ok, raw_server, until
+from evenly.http.client.timed import Timed
+from evenly.http1.connection import Connection, End, Lost, NotSent
+from tests.http1.pools import OPENED, REFUSED, Watched, pooled, watched, watched_loosely
+from tests.http1.raw_server import CHUNKED_POST, GET, OK, Peer, always_ok, raw_server, until
 
 NAME = "search.test"
 Case = Callable[[ssl.SSLContext | None, dict[str, Any]], Coroutine[Any, Any, None]]

@@ -11,8 +11,8 @@ from evenly.context import current_serving, mark_degraded
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome
 from evenly.errors import ConfigError, UsageError
-from evenly.http.middleware import Middleware, backend_runtime
-from evenly.runtime.backend import BackendConfig
+from evenly.http.server.middleware import Middleware, backend_runtime
+from evenly.runtime.backend_config import BackendConfig
 from evenly.testing import ManualClock
 from evenly.wire.load_header import parse_load
 from tests.http.asgi_backend import (

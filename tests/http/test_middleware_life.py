@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from evenly.errors import Overloaded
-from evenly.http.middleware import Middleware
+from evenly.http.server.middleware import Middleware
 from evenly.runtime.backend import BackendRuntime
 from tests.http.asgi_backend import QUICK, backend, hello, respond, serving, until
 

@@ -15,8 +15,8 @@ from evenly.core.overload.quota_config import QuotaConfig
 from evenly.core.overload.retry import AttemptHistogramConfig
 from evenly.core.request import Outcome, Reason
 from evenly.errors import Overloaded
-from evenly.http.middleware import Middleware
-from evenly.runtime.backend import BackendConfig
+from evenly.http.server.middleware import Middleware
+from evenly.runtime.backend_config import BackendConfig
 from evenly.wire.load_header import parse_load
 from tests.http.asgi_backend import (
     OURS,

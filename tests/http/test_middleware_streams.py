@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from evenly.core.request import Outcome
-from evenly.http.middleware import Middleware
+from evenly.http.server.middleware import Middleware
 from tests.http.asgi_backend import (
     OURS,
     QUICK,

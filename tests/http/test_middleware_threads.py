@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 import evenly
 from evenly.core.request import Outcome
-from evenly.http.middleware import Middleware
+from evenly.http.server.middleware import Middleware
 from tests.http.asgi_backend import SOON, Backend, backend, respond
 from tests.runtime.threads import threads_that_call
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from evenly.core.backend_task import BackendTaskConfig
 from evenly.core.overload.quota import QuotaConfig
-from evenly.runtime.backend import BackendConfig
+from evenly.runtime.backend_config import BackendConfig
 from tests.http import asgi_backend
 from tests.http.asgi_backend import respond, until
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from evenly.http.middleware import Middleware
-from evenly.http.session import Session
+from evenly.http.client.session import Session
+from evenly.http.server.middleware import Middleware
 from tests.http.asgi_backend import serving
 
 OURS = [(b"user-agent", b"evenly/1")]

@@ -15,12 +15,12 @@ import pytest
 
 from evenly.core.backend_task import BackendTaskConfig
 from evenly.errors import ConfigError, UsageError
-from evenly.http.asgi import Receive, Scope, Send
-from evenly.http.listening import bind
-from evenly.http.loading import StartError
-from evenly.http.middleware import Middleware
-from evenly.http.serve import loop_factory, serve
-from evenly.runtime.backend import BackendConfig
+from evenly.http.serve.listening import bind
+from evenly.http.serve.loading import StartError
+from evenly.http.serve.serve import loop_factory, serve
+from evenly.http.server.asgi import Receive, Scope, Send
+from evenly.http.server.middleware import Middleware
+from evenly.runtime.backend_config import BackendConfig
 from evenly.wire.datagram import Kind, parse_answer, question
 from tests.http.serve_app import app
 from tests.http.serve_process import (

@@ -12,12 +12,12 @@ import pytest
 import uvloop
 
 from evenly.core.backend_task import BackendTaskConfig
-from evenly.http.asgi import Receive, Scope, Send
-from evenly.http.listening import bind
-from evenly.http.loading import StartError
-from evenly.http.middleware import Middleware
-from evenly.http.serve import serve
-from evenly.runtime.backend import BackendConfig
+from evenly.http.serve.listening import bind
+from evenly.http.serve.loading import StartError
+from evenly.http.serve.serve import serve
+from evenly.http.server.asgi import Receive, Scope, Send
+from evenly.http.server.middleware import Middleware
+from evenly.runtime.backend_config import BackendConfig
 from tests.http.serve_app import app, needs_a_request
 from tests.http.serve_process import SOON, served
 

@@ -19,12 +19,12 @@ import pytest
 
 from evenly.core.clock import Clock
 from evenly.errors import ConfigError, UsageError
-from evenly.http.asgi import App, Receive, Scope, Send
-from evenly.http.connection_limits import ConnectionLimits
-from evenly.http.room import Door, Room
-from evenly.http.serve import serve
-from evenly.http.server_connection import ServerConnection
-from evenly.runtime.backend import BackendConfig
+from evenly.http.serve.connection_limits import ConnectionLimits
+from evenly.http.serve.room import Door, Room
+from evenly.http.serve.serve import serve
+from evenly.http.serve.server_connection import ServerConnection
+from evenly.http.server.asgi import App, Receive, Scope, Send
+from evenly.runtime.backend_config import BackendConfig
 from evenly.testing import ManualClock
 from tests.http.serve_app import app
 from tests.http.serve_process import SOON, until

@@ -15,7 +15,7 @@ import evenly
 from evenly.core.balancing.backend import Backend
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome
-from evenly.http.session import Session
+from evenly.http.client.session import Session
 from evenly.runtime.client_config import ClientConfig
 from tests.http.raw_backend import (
     LOAD,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from evenly.http.stall import Stall
+from evenly.http.serve.stall import Stall
 
 
 class Looks:

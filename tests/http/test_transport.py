@@ -16,9 +16,9 @@ import pytest
 import evenly
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome
-from evenly.http.fetch import Fetch
-from evenly.http.session import Session
-from evenly.http.transport import Transport
+from evenly.http.client.fetch import Fetch
+from evenly.http.client.session import Session
+from evenly.http.client.transport import Transport
 from tests.http.raw_backend import (
     OVERLOADED,
     Arrival,

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from evenly.core.backend_task import BackendTaskConfig
 from evenly.core.report import LoadReport
 from evenly.errors import UsageError
-from evenly.http.serve import serve
-from evenly.http.workers import parent
-from evenly.http.workers.board import STALE_SECONDS, Board, Desk, make_memory, open_memory
-from evenly.http.workers.parent import restart_seconds
-from evenly.http.workers.slots import (
+from evenly.http.serve.serve import serve
+from evenly.http.serve.workers import parent
+from evenly.http.serve.workers.board import STALE_SECONDS, Board, Desk, make_memory, open_memory
+from evenly.http.serve.workers.parent import restart_seconds
+from evenly.http.serve.workers.slots import (
     SLOT_SIZE,
     Head,
     Slot,
@@ -34,8 +34,8 @@ from evenly.http.workers.slots import (
     unpack_head,
     unpack_slot,
 )
-from evenly.http.workers.total import Total, total_of
-from evenly.runtime.backend import BackendConfig
+from evenly.http.serve.workers.total import Total, total_of
+from evenly.runtime.backend_config import BackendConfig
 from evenly.testing import ManualClock
 from tests.http.serve_process import (
     MOST_CALLERS,

@@ -14,8 +14,8 @@ from evenly.core.backend_task import BackendTaskConfig
 from evenly.core.observer import Observer
 from evenly.core.overload.utilization_config import Ramp, SignalConfig, UtilizationConfig
 from evenly.core.request import Reason, Request
-from evenly.http.middleware import Middleware
-from evenly.runtime.backend import BackendConfig
+from evenly.http.server.middleware import Middleware
+from evenly.runtime.backend_config import BackendConfig
 from tests.suites.transports.processes import free_port
 
 # A signal of the test's own, which nobody reads: at 1 SHEDDABLE is refused, at 4 everything.

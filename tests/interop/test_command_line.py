@@ -15,7 +15,7 @@ import pytest
 from evenly.core.backend_task import BackendTaskConfig
 from evenly.core.overload.quota import QuotaConfig
 from evenly.core.request import Reason
-from evenly.runtime.backend import BackendConfig
+from evenly.runtime.backend_config import BackendConfig
 from tests.interop.http_backend import BY_HAND, Backend, running
 
 

@@ -18,8 +18,8 @@ from evenly.core.overload.quota import QuotaConfig
 from evenly.core.overload.utilization_config import Ramp, SignalConfig, UtilizationConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Reason, Request
-from evenly.grpc.server import Server, server
-from evenly.runtime.backend import BackendConfig
+from evenly.grpc.server.server import Server, server
+from evenly.runtime.backend_config import BackendConfig
 
 _SERVICE = "test.Echo"
 _METHOD = f"/{_SERVICE}/Do"

@@ -16,10 +16,10 @@ from evenly.core.balancing.policies.catalogue import PolicyConfig
 from evenly.core.balancing.policies.probing import ProbingConfig
 from evenly.core.balancing.weights import WeightConfig
 from evenly.core.client_task import ClientTaskConfig
-from evenly.grpc import connection as aio_connection
-from evenly.grpc.orca_client import OrcaFollower
-from evenly.grpc.sync import connection as sync_connection
-from evenly.grpc.sync import orca_stream
+from evenly.grpc.client import connection as aio_connection
+from evenly.grpc.common.orca_client import OrcaFollower
+from evenly.grpc.sync.client import connection as sync_connection
+from evenly.grpc.sync.client import orca_stream
 from evenly.probe.config import ProbeConfig
 from evenly.runtime.client_config import ClientConfig
 from tests.grpc.plain import Trailers, plain_backends, until

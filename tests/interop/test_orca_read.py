@@ -16,7 +16,7 @@ from evenly.core.balancing.policies.catalogue import PolicyConfig
 from evenly.core.balancing.weights import WeightConfig
 from evenly.core.client_task import ClientTaskConfig, ClientTaskSnapshot
 from evenly.core.report import LoadReport
-from evenly.http.session import Session
+from evenly.http.client.session import Session
 from evenly.probe.config import ProbeConfig
 from evenly.runtime.client_config import ClientConfig
 from evenly.wire import orca

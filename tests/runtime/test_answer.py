@@ -9,7 +9,8 @@ from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.errors import NoBackend, Overloaded
 from evenly.runtime.answer import LoadEntries, details, gave_up, is_refusal, passed_on
-from evenly.runtime.backend import BackendConfig, BackendRuntime
+from evenly.runtime.backend import BackendRuntime
+from evenly.runtime.backend_config import BackendConfig
 from evenly.wire.load_header import parse_load
 
 

@@ -17,7 +17,8 @@ from evenly.core.overload.utilization_config import UtilizationConfig, default_s
 from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.errors import ConfigError, UsageError
 from evenly.probe.config import ProbeConfig
-from evenly.runtime.backend import BackendConfig, BackendRuntime
+from evenly.runtime.backend import BackendRuntime
+from evenly.runtime.backend_config import BackendConfig
 from evenly.runtime.client_config import ClientConfig
 from evenly.wire import datagram
 from tests.runtime.threads import threads_that_call

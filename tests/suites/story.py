@@ -13,10 +13,10 @@ from typing import final
 from evenly.core.observer import Observer
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Request
-from evenly.sim.machine import Machine
-from evenly.sim.recorder import Second
-from evenly.sim.scenario import Scenario
-from evenly.sim.world import World
+from evenly.lab.sim.machine import Machine
+from evenly.lab.sim.recorder import Second
+from evenly.lab.sim.scenario import Scenario
+from evenly.lab.sim.world import World
 
 SEED = 1
 

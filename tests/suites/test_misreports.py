@@ -16,9 +16,9 @@ from evenly.core.client_task import ClientTaskConfig
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome
-from evenly.sim.fault_config import FastFailFault, SlowFault
-from evenly.sim.scenario import ClientsConfig, NetworkConfig, Scenario
-from evenly.sim.service import CostConfig, ServiceConfig
+from evenly.lab.sim.fault_config import FastFailFault, SlowFault
+from evenly.lab.sim.scenario import ClientsConfig, NetworkConfig, Scenario
+from evenly.lab.sim.service import RequestCostConfig, ServiceConfig
 from tests.suites.story import Story
 from tests.suites.test_policies import STEADY, told
 
@@ -119,7 +119,7 @@ DEMO = Scenario(
         count=8,
         cores=2,
         speeds=(0.5, 1.5),
-        cost=CostConfig(kind="constant", mean_seconds=0.1),
+        cost=RequestCostConfig(kind="constant", mean_seconds=0.1),
     ),
     network=NetworkConfig(delay_seconds=0.0003),
 )

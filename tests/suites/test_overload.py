@@ -21,10 +21,16 @@ from evenly.core.criticality import Criticality
 from evenly.core.overload.retry import RetryConfig
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.request import Next, Outcome, Rejection, Request
-from evenly.sim.result import Result
-from evenly.sim.scenario import ClientsConfig, NetworkConfig, PhaseConfig, Scenario, WorkloadConfig
-from evenly.sim.service import CostConfig, ServiceConfig
-from evenly.sim.simulate import simulate
+from evenly.lab.sim.result import Result
+from evenly.lab.sim.scenario import (
+    ClientsConfig,
+    NetworkConfig,
+    PhaseConfig,
+    Scenario,
+    WorkloadConfig,
+)
+from evenly.lab.sim.service import RequestCostConfig, ServiceConfig
+from evenly.lab.sim.simulate import simulate
 from evenly.testing import ManualClock
 from tests.suites.story import SEED, Story
 
@@ -49,7 +55,9 @@ def busy(
         phases=tuple(PhaseConfig(seconds=seconds, load=part) for seconds, part in phases),
         workload=WorkloadConfig(criticalities=MIX),
         clients=ClientsConfig(count=clients),
-        backends=ServiceConfig(count=4, cores=cores, cost=CostConfig(mean_seconds=0.005 * cores)),
+        backends=ServiceConfig(
+            count=4, cores=cores, cost=RequestCostConfig(mean_seconds=0.005 * cores)
+        ),
         network=NETWORK,
     )
     result = simulate(scenario, policy=policy, load=load, seed=SEED)
@@ -127,7 +135,7 @@ def sporadic(throttle: ThrottleConfig, membership: MembershipConfig) -> Story:
         settle_seconds=30.0,
         workload=WorkloadConfig(criticalities=MIX),
         clients=ClientsConfig(count=2_000),
-        backends=ServiceConfig(count=2, cores=2, cost=CostConfig(mean_seconds=0.2)),
+        backends=ServiceConfig(count=2, cores=2, cost=RequestCostConfig(mean_seconds=0.2)),
         network=NETWORK,
         client_task=ClientTaskConfig(throttle=throttle, membership=membership),
     )

@@ -15,9 +15,9 @@ from evenly.core.balancing.policies.catalogue import POLICIES
 from evenly.core.overload.utilization import Ramp, SignalConfig, UtilizationConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Request
-from evenly.sim.fault_config import FastFailFault, RestartClientsFault, RestartFault, SlowFault
-from evenly.sim.scenario import ClientsConfig, NetworkConfig, PhaseConfig, Scenario
-from evenly.sim.service import CostConfig, ServiceConfig
+from evenly.lab.sim.fault_config import FastFailFault, RestartClientsFault, RestartFault, SlowFault
+from evenly.lab.sim.scenario import ClientsConfig, NetworkConfig, PhaseConfig, Scenario
+from evenly.lab.sim.service import RequestCostConfig, ServiceConfig
 from tests.suites.story import Story
 
 BACKENDS = 18  # More than Prequal's pool holds: with fewer it is least loaded.
@@ -40,7 +40,7 @@ STEADY = Scenario(
     clients=ClientsConfig(count=CLIENTS, start_seconds=0.0),
     # Exponential costs: unequal costs are what makes balancing hard.
     backends=ServiceConfig(
-        name="backend", count=BACKENDS, cores=1, cost=CostConfig(mean_seconds=0.02)
+        name="backend", count=BACKENDS, cores=1, cost=RequestCostConfig(mean_seconds=0.02)
     ),
     network=NetworkConfig(delay_seconds=0.001),
     backend_task=BackendTaskConfig(utilization=NEVER_SHEDS),
@@ -90,7 +90,9 @@ def at_rest(report: LoadReport) -> LoadReport:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_light_load_reaches_every_one_of_three_equals(policy: str) -> None:
-    cheap = ServiceConfig(name="backend", count=3, cores=1, cost=CostConfig(mean_seconds=0.0005))
+    cheap = ServiceConfig(
+        name="backend", count=3, cores=1, cost=RequestCostConfig(mean_seconds=0.0005)
+    )
     scenario = replace(
         STEADY, seconds=40.0, clients=ClientsConfig(count=1, start_seconds=0.0), backends=cheap
     )

@@ -26,7 +26,8 @@ from evenly.cli.browser import opened
 from evenly.cli.commit import describe_commit
 from evenly.cli.options import counted, number, whole
 from evenly.cli.outputs import STANDARD_OUTPUT, check_output, write_output
-from evenly.demo.bounds import (
+from evenly.errors import EvenlyError
+from evenly.lab.demo.bounds import (
     LEAST_BACKENDS,
     LEAST_LOAD,
     LEAST_SECONDS,
@@ -34,14 +35,13 @@ from evenly.demo.bounds import (
     MOST_LOAD,
     MOST_SECONDS,
 )
-from evenly.errors import EvenlyError
 from evenly.signals.cpu import effective_cores
 
 if TYPE_CHECKING:  # They need extras, and are slow to import.
-    from evenly.demo.fleet import Fleet
-    from evenly.demo.plan import Plan
-    from evenly.demo.played import Played
-    from evenly.demo.table import Show
+    from evenly.lab.demo.fleet import Fleet
+    from evenly.lab.demo.plan import Plan
+    from evenly.lab.demo.played import Played
+    from evenly.lab.demo.table import Show
 
 __all__ = ["demo"]
 
@@ -127,7 +127,7 @@ def demo(
     of_page = {"load": load, "host": host, "port": port, "open": is_opened or None}
     _check_usage(seconds, json_file, of_page)
     _check_extras(is_http=http, has_page=seconds is None)
-    from evenly.demo.plan import Plan  # noqa: PLC0415 -- slow
+    from evenly.lab.demo.plan import Plan  # noqa: PLC0415 -- slow
 
     try:
         plan = Plan.of(
@@ -243,8 +243,8 @@ async def _running(fleet: Fleet, stop: _Stop, say: Callable[[str], None]) -> Asy
 
 
 async def _show_page(plan: Plan, page: _Page) -> int:
-    from evenly.dashboard.server import Dashboard  # noqa: PLC0415 -- an extra, and slow
-    from evenly.demo.fleet import Fleet  # noqa: PLC0415 -- slow
+    from evenly.lab.dashboard.server import Dashboard  # noqa: PLC0415 -- an extra, and slow
+    from evenly.lab.demo.fleet import Fleet  # noqa: PLC0415 -- slow
 
     console = Console(highlight=False)
     with _stopping() as stop, contextlib.suppress(asyncio.CancelledError):
@@ -275,10 +275,10 @@ def _say_where(console: Console, url: str, targets_url: str) -> None:
 
 
 async def _play(plan: Plan, seconds: float, json_file: Path | None) -> int:
-    from evenly.demo.fleet import Fleet  # noqa: PLC0415 -- slow
-    from evenly.demo.played import document  # noqa: PLC0415 -- with it
-    from evenly.demo.script import Script  # noqa: PLC0415 -- with it
-    from evenly.demo.table import showing  # noqa: PLC0415 -- with it
+    from evenly.lab.demo.fleet import Fleet  # noqa: PLC0415 -- slow
+    from evenly.lab.demo.played import document  # noqa: PLC0415 -- with it
+    from evenly.lab.demo.script import Script  # noqa: PLC0415 -- with it
+    from evenly.lab.demo.table import showing  # noqa: PLC0415 -- with it
 
     commit = describe_commit()  # Before the play: somebody may commit meanwhile.
     console = Console(highlight=False, stderr=json_file == STANDARD_OUTPUT)

@@ -23,11 +23,11 @@ from evenly.cli.options import (
 )
 from evenly.cli.outputs import check_folder, write_output
 from evenly.cli.progress import showing_progress
-from evenly.sim.workers import process_count
+from evenly.lab.sim.workers import process_count
 
 if TYPE_CHECKING:  # They need matplotlib, which is an extra, and slow to import.
-    from evenly.sim.figures.model import BookFigure
-    from evenly.sim.figures.workers import DrawnFigure
+    from evenly.lab.sim.figures.model import BookFigure
+    from evenly.lab.sim.figures.workers import DrawnFigure
 
 __all__ = ["figures"]
 
@@ -76,7 +76,7 @@ def figures(
 def _chosen(only: Sequence[str]) -> list[BookFigure]:
     """Return the figures that were asked for, in the book's order."""
     with naming_extra("evenly figures"):
-        from evenly.sim.figures.catalogue import FIGURES  # noqa: PLC0415  An extra, and slow.
+        from evenly.lab.sim.figures.catalogue import FIGURES  # noqa: PLC0415  An extra, and slow.
     for number in only:
         if number not in FIGURES:
             raise typer.BadParameter(
@@ -87,7 +87,7 @@ def _chosen(only: Sequence[str]) -> list[BookFigure]:
 
 def _draw(chosen: Sequence[BookFigure], *, seed: int, processes: int) -> list[DrawnFigure]:
     """Run and draw everything, showing progress to a person who waits."""
-    from evenly.sim.figures.workers import produce  # noqa: PLC0415  As above.
+    from evenly.lab.sim.figures.workers import produce  # noqa: PLC0415  As above.
 
     steps = len({name for figure in chosen for name in figure.jobs}) + len(chosen)
     done = 0
@@ -104,7 +104,7 @@ def _draw(chosen: Sequence[BookFigure], *, seed: int, processes: int) -> list[Dr
 def _write(
     out: Path, drawn: Sequence[DrawnFigure], *, seed: int, commit: str, command: str
 ) -> None:
-    from evenly.sim.figures.files import figure_files  # noqa: PLC0415  As above.
+    from evenly.lab.sim.figures.files import figure_files  # noqa: PLC0415  As above.
 
     files = figure_files(drawn, seed=seed, commit=commit, command=command)
     for name, content in files.items():

@@ -15,7 +15,7 @@ from evenly.cli.options import MOST_PROCESSES, whole
 from evenly.errors import EvenlyError
 
 if TYPE_CHECKING:
-    from evenly.runtime.backend import BackendConfig
+    from evenly.runtime.backend_config import BackendConfig
 
 __all__ = ["serve"]
 
@@ -103,7 +103,7 @@ def serve(
     # As `python -m` does; a command has the folder of its script there instead.
     sys.path.insert(0, os.fspath(app_dir.resolve()))
     try:
-        from evenly.http.serve import run  # noqa: PLC0415 -- an extra, and slow
+        from evenly.http.serve.serve import run  # noqa: PLC0415 -- an extra, and slow
 
         run(
             application,
@@ -140,7 +140,7 @@ def _config(**given: float | None) -> BackendConfig | None:
     chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if not chosen:
         return None
-    from evenly.runtime.backend import BackendConfig, default_task  # noqa: PLC0415 -- slow
+    from evenly.runtime.backend_config import BackendConfig, default_task  # noqa: PLC0415 -- see above
 
     return BackendConfig(task=dataclasses.replace(default_task(), **chosen))
 

@@ -30,13 +30,13 @@ from evenly.cli.simulate_progress import RowProgress
 from evenly.cli.simulate_table import Origin, show_results
 from evenly.cli.swarm import swarm
 from evenly.errors import ConfigError
-from evenly.sim.batch import plan_rows, run_batch
-from evenly.sim.load import to_toml
-from evenly.sim.measure import measured_span
-from evenly.sim.page import render_page
-from evenly.sim.result import Result, Row
-from evenly.sim.scenario import SIMULATED_POLICIES, Scenario
-from evenly.sim.workers import process_count
+from evenly.lab.sim.batch import plan_rows, run_batch
+from evenly.lab.sim.load import to_toml
+from evenly.lab.sim.measure import measured_span
+from evenly.lab.sim.page import render_page
+from evenly.lab.sim.result import Result, Row
+from evenly.lab.sim.scenario import SIMULATED_POLICIES, Scenario
+from evenly.lab.sim.workers import process_count
 
 __all__ = ["simulate"]
 
@@ -204,7 +204,7 @@ def _refuse_beside_swarm(others: Mapping[str, object]) -> None:
 def _check_extra() -> None:
     """Say what is missing before anything else, and not from a worker."""
     with naming_extra("evenly simulate"):
-        import evenly.sim.simulate  # noqa: PLC0415, F401  An extra, and slow.
+        import evenly.lab.sim.simulate  # noqa: PLC0415, F401  An extra, and slow.
 
 
 def _command(

@@ -9,8 +9,8 @@ from pathlib import Path
 import typer
 
 from evenly.errors import ConfigError
-from evenly.sim.load import load_scenario
-from evenly.sim.scenario import Scenario
+from evenly.lab.sim.load import load_scenario
+from evenly.lab.sim.scenario import Scenario
 
 __all__ = ["changed_scenario"]
 

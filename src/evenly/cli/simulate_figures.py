@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from evenly.sim.result import Result
-from evenly.sim.row_figures import Reading, RowFigure, Unit, said_percent
+from evenly.lab.sim.result import Result
+from evenly.lab.sim.row_figures import Reading, RowFigure, Unit, said_percent
 
 __all__ = ["cells_of"]
 

@@ -7,7 +7,7 @@ from typing import final
 
 from evenly.cli.options import counted
 from evenly.cli.progress import Tell
-from evenly.sim.batch import PlannedRow
+from evenly.lab.sim.batch import PlannedRow
 
 __all__ = ["RowProgress"]
 

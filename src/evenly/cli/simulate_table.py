@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from evenly.cli.simulate_figures import cells_of
-from evenly.sim.result import Result, Row
-from evenly.sim.row_figures import RowFigure, customer_figures, figure_groups
-from evenly.sim.scenario import OMNISCIENT
+from evenly.lab.sim.result import Result, Row
+from evenly.lab.sim.row_figures import RowFigure, customer_figures, figure_groups
+from evenly.lab.sim.scenario import OMNISCIENT
 
 __all__ = ["Origin", "show_results"]
 

@@ -9,9 +9,9 @@ from rich.text import Text
 from evenly.cli.commit import describe_commit
 from evenly.cli.options import counted, naming_dead_workers
 from evenly.cli.progress import showing_progress
-from evenly.sim.load import to_toml
-from evenly.sim.swarm import Finding, draw_scenario, run_swarm
-from evenly.sim.workers import process_count
+from evenly.lab.sim.load import to_toml
+from evenly.lab.sim.swarm import Finding, draw_scenario, run_swarm
+from evenly.lab.sim.workers import process_count
 
 __all__ = ["swarm"]
 

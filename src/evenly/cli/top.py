@@ -42,8 +42,8 @@ def top(
 ) -> None:
     """Show a running service: load, refusals and latency, its backends and clients."""
     try:
-        from evenly.top.run import Wanted, watch  # noqa: PLC0415 -- an extra, and slow
-        from evenly.top.targets import TARGETS_MAX, parse_target  # noqa: PLC0415 -- with it
+        from evenly.lab.top.run import Wanted, watch  # noqa: PLC0415 -- an extra, and slow
+        from evenly.lab.top.targets import TARGETS_MAX, parse_target  # noqa: PLC0415 -- with it
     except ImportError as error:
         # Anything else that cannot be imported is our mistake, and deserves its traceback.
         if (error.name or "").partition(".")[0] not in {"httptools", "prometheus_client"}:

@@ -24,7 +24,7 @@ from evenly.core.balancing.backend import Backend, BackendSnapshot, BackendView
 from evenly.core.balancing.candidates import Candidates
 from evenly.core.balancing.membership import (
     ConnectionEvent,
-    Connections,
+    ConnectionOrders,
     Membership,
     MembershipConfig,
 )
@@ -309,7 +309,7 @@ class ClientTask:
         if not self._candidates.exist:
             self._membership.want(now)
 
-    def take_connections(self) -> Connections:
+    def take_connections(self) -> ConnectionOrders:
         """Return what to disconnect from and what to connect to, in this order; each is said once.
 
         A backend that left and came back in between is in both.

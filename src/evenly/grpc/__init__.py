@@ -17,19 +17,19 @@ try:
 except ImportError as error:
     raise ImportError(f'evenly.grpc needs gRPC: pip install "evenly[grpc]" ({error})') from error
 
-from evenly.grpc.channel import Channel, channel
-from evenly.grpc.errors import (
+from evenly.grpc.client.channel import Channel, channel
+from evenly.grpc.client.errors import (
     NoBackendRpcError,
     OverloadedRpcError,
     QuotaExceededRpcError,
     RejectedRpcError,
     ThrottledRpcError,
 )
-from evenly.grpc.interceptor import Interceptor, interceptor
-from evenly.grpc.serve import serve
-from evenly.grpc.server import Server, server
+from evenly.grpc.server.interceptor import Interceptor, interceptor
+from evenly.grpc.server.serve import serve
+from evenly.grpc.server.server import Server, server
 from evenly.probe.config import ProbeConfig
-from evenly.runtime.backend import BackendConfig
+from evenly.runtime.backend_config import BackendConfig
 from evenly.runtime.client_config import ClientConfig
 
 __all__ = [

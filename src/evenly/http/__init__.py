@@ -20,8 +20,7 @@ except ImportError as error:
         f'evenly.http needs more: pip install "evenly[http]" ({error})', name=error.name
     ) from error
 
-from evenly.http.connection_limits import ConnectionLimits
-from evenly.http.errors import (
+from evenly.http.client.errors import (
     BodyTooLong,
     ConnectionLost,
     HttpError,
@@ -33,17 +32,18 @@ from evenly.http.errors import (
     ThrottledHttpError,
     Timeout,
 )
-from evenly.http.loading import StartError
-from evenly.http.middleware import Middleware
-from evenly.http.response import Headers, Response, StreamedResponse
-from evenly.http.serve import run, serve
-from evenly.http.session import Session
+from evenly.http.client.response import Headers, Response, StreamedResponse
+from evenly.http.client.session import Session
+from evenly.http.serve.connection_limits import ConnectionLimits
+from evenly.http.serve.loading import StartError
+from evenly.http.serve.serve import run, serve
+from evenly.http.server.middleware import Middleware
 from evenly.probe.config import ProbeConfig
-from evenly.runtime.backend import BackendConfig
+from evenly.runtime.backend_config import BackendConfig
 from evenly.runtime.client_config import ClientConfig
 
 if TYPE_CHECKING:
-    from evenly.http.transport import Transport
+    from evenly.http.client.transport import Transport
 
 __all__ = [
     "BackendConfig",
@@ -77,7 +77,7 @@ del _httptools
 def __getattr__(name: str) -> object:
     # httpx is brought by those who use it, and takes a tenth of a second to import.
     if name == "Transport":
-        from evenly.http.transport import Transport  # noqa: PLC0415
+        from evenly.http.client.transport import Transport  # noqa: PLC0415
 
         return Transport
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,16 +25,14 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, final
+from typing import final
 
 from evenly.context import job_criticality
-from evenly.core import check
 from evenly.core.backend_task import (
     Admission,
     BackendTask,
-    BackendTaskConfig,
     BackendTaskSnapshot,
 )
 from evenly.core.claim import Trust
@@ -44,57 +42,16 @@ from evenly.core.request import Rejection, Request
 from evenly.errors import ConfigError
 from evenly.observe.guard import guarded
 from evenly.observe.on_loop import ask
-from evenly.probe.config import ProbeConfig
 from evenly.probe.responder import ProbeResponder, ResponderSnapshot
+from evenly.runtime.backend_config import BackendConfig, default_task
 from evenly.runtime.gate import StartGate
 from evenly.runtime.readings import Readings
-from evenly.signals.cpu import effective_cores
 
-__all__ = ["BackendConfig", "BackendRuntime", "BackendRuntimeSnapshot", "default_task"]
+__all__ = ["BackendRuntime", "BackendRuntimeSnapshot"]
 
 _LOGGER = logging.getLogger("evenly.runtime")
 _LEAST_WAIT_SECONDS = 0.001
 _MOST_WAIT_SECONDS = 0.02
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendConfig:
-    """Set how this process serves."""
-
-    task: BackendTaskConfig | None = None
-    """What is admitted and reported.  `None`: the defaults, with the CPUs that one event loop can
-    use: one, or less where the control group allows less."""
-    probe: ProbeConfig = field(default_factory=ProbeConfig)
-    trusted_networks: tuple[str, ...] = ()
-    """Peers that are believed besides the near ones, such as `("203.0.113.0/24",)`."""
-    trust_near: bool = True
-    """Whether loopback and private networks are believed.  Turn it off where a proxy passes on what
-    strangers claim."""
-    own_signals: tuple[str, ...] = ()
-    """Signals of `task` that the application records (`runtime.record_signal`), and for which the
-    system is not read: `("cpu", "runnable")` where the work is done by an accelerator.  Signals of
-    a name of your own need not be listed."""
-    orca: Literal["foreign", "always", "never"] = "foreign"
-    """Who gets an ORCA report with each response: clients that are not evenly's, all, or none."""
-    orca_least_seconds: float = 1.0
-    """Out-of-band ORCA reports come no more often, whatever a client asks for."""
-
-    def __post_init__(self) -> None:
-        Trust(self.trusted_networks)  # It checks them.
-        if self.orca not in ("foreign", "always", "never"):
-            raise ConfigError(f"orca must be 'foreign', 'always' or 'never', not {self.orca!r}")
-        check.number("orca_least_seconds", self.orca_least_seconds, 0.01, 3600.0)
-        task = BackendTaskConfig() if self.task is None else self.task
-        for name in self.own_signals:
-            if name not in task.utilization.signals:
-                known = ", ".join(task.utilization.signals)
-                raise ConfigError(f"own_signals must be signals of the task: {known}; not {name!r}")
-
-
-def default_task() -> BackendTaskConfig:
-    """Return what a `BackendConfig` without a task has: the CPUs that one event loop can use."""
-    return BackendTaskConfig(cores=min(1.0, effective_cores()))
 
 
 @final

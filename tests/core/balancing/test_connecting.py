@@ -11,7 +11,7 @@ import pytest
 
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.health import HealthConfig, State
-from evenly.core.balancing.membership import Connections, Membership
+from evenly.core.balancing.membership import ConnectionOrders, Membership
 from tests.core.balancing.members import (
     LATER,
     LOST,
@@ -114,7 +114,7 @@ def test_a_wholly_new_list_is_a_new_start() -> None:
 def test_a_first_list_that_is_empty_is_no_start() -> None:
     membership = new_membership()
     membership.update([], START)
-    assert membership.take_connections(START) == Connections((), ())
+    assert membership.take_connections(START) == ConnectionOrders((), ())
     membership.update(fleet(5), LATER)
 
     assert len(opens(membership, LATER)) == 2
@@ -183,7 +183,7 @@ def test_one_under_way_that_left_with_a_request_still_counts() -> None:
     view = view_of(membership, under_way)
     view.begin()
     membership.update([one for one in backends if one != under_way], LATER)
-    assert membership.take_connections(LATER) == Connections((), ())  # A request waits for it.
+    assert membership.take_connections(LATER) == ConnectionOrders((), ())  # A request waits for it.
 
     tell(membership, under_way, REFUSED, LATER)
     assert len(membership.take_connections(LATER).open) == 1
@@ -198,7 +198,7 @@ def test_who_waits_for_room_and_leaves_is_not_opened() -> None:
     membership.update([one for one in backends if one != waiting], LATER)
     tell(membership, under_way, OPENED, LATER)
 
-    assert membership.take_connections(LATER) == Connections((), (waiting,))
+    assert membership.take_connections(LATER) == ConnectionOrders((), (waiting,))
 
 
 def test_who_waits_for_room_is_lined_up_once_however_often_it_is_due() -> None:
@@ -223,7 +223,7 @@ def test_who_waits_for_room_and_is_refused_meanwhile_keeps_its_delay() -> None:
     (waiting,) = (one for one in backends if view_of(membership, one).health.connect_at is not None)
     tell(membership, waiting, REFUSED, LATER)  # by a transport that tried on its own
     tell(membership, under_way, OPENED, LATER)
-    assert membership.take_connections(LATER) == Connections((), ())
+    assert membership.take_connections(LATER) == ConnectionOrders((), ())
 
     assert membership.connect_at == LATER + 1.0
     membership.reconnect(LATER + 1.0)
@@ -309,7 +309,7 @@ def test_a_demand_for_a_backend_that_left_meanwhile_opens_nothing() -> None:
     view.begin()
     membership.demand(view, START)
     membership.update([one for one in backends if one != view.backend], START)
-    assert membership.take_connections(START) == Connections((), ())
+    assert membership.take_connections(START) == ConnectionOrders((), ())
 
     membership.update(backends, LATER)  # It comes back, and its request waits still.
     assert opens(membership, LATER) == {view.backend.address}

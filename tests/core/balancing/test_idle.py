@@ -8,7 +8,7 @@ import pytest
 
 from evenly.core.balancing.backend import Backend, BackendView
 from evenly.core.balancing.health import HealthConfig, State
-from evenly.core.balancing.membership import Connections, Membership
+from evenly.core.balancing.membership import ConnectionOrders, Membership
 from tests.core.balancing.members import (
     LOST,
     OPENED,
@@ -55,11 +55,11 @@ def resting(count: int = 1) -> Membership:
 def test_a_connection_without_requests_for_300_seconds_is_closed() -> None:
     membership = connected(new_membership(), [A])
     unused(membership, IDLE_AT - 1.0)
-    assert membership.take_connections(IDLE_AT) == Connections((), ())
+    assert membership.take_connections(IDLE_AT) == ConnectionOrders((), ())
 
     check(membership, IDLE_AT)
-    assert membership.take_connections(IDLE_AT) == Connections((), (A,))
-    assert membership.take_connections(IDLE_AT) == Connections((), ())  # It is said once.
+    assert membership.take_connections(IDLE_AT) == ConnectionOrders((), (A,))
+    assert membership.take_connections(IDLE_AT) == ConnectionOrders((), ())  # It is said once.
     view = view_of(membership, A)
     assert (view.health.is_idle, view.health.state) == (True, State.HEALTHY)
     assert view.tier == 0  # It may be picked.
@@ -73,7 +73,7 @@ def test_a_request_keeps_the_connection_for_another_300_seconds() -> None:
     view.begin()
     view.finish()  # between two checks
     unused(membership, START + 500.0, since=START + 200.0)
-    assert membership.take_connections(START + 500.0) == Connections((), ())
+    assert membership.take_connections(START + 500.0) == ConnectionOrders((), ())
 
     check(membership, START + 501.0)  # The check at 201 s saw that it was used.
     assert membership.take_connections(START + 501.0).close == (A,)
@@ -84,11 +84,11 @@ def test_a_long_request_keeps_its_connection() -> None:
     view = view_of(membership, A)
     view.begin()  # a stream
     unused(membership, START + 1_000.0)
-    assert membership.take_connections(START + 1_000.0) == Connections((), ())
+    assert membership.take_connections(START + 1_000.0) == ConnectionOrders((), ())
 
     view.finish()
     unused(membership, START + 1_299.0, since=START + 1_000.0)
-    assert membership.take_connections(START + 1_299.0) == Connections((), ())
+    assert membership.take_connections(START + 1_299.0) == ConnectionOrders((), ())
     check(membership, START + 1_300.0)
     assert membership.take_connections(START + 1_300.0).close == (A,)
 
@@ -100,7 +100,7 @@ def test_what_counts_is_how_long_this_connection_is_unused() -> None:
     membership.take_connections(START + 400.0)
     tell(membership, A, OPENED, START + 400.0)
     unused(membership, START + 699.0, since=START + 400.0)
-    assert membership.take_connections(START + 699.0) == Connections((), ())
+    assert membership.take_connections(START + 699.0) == ConnectionOrders((), ())
 
     check(membership, START + 700.0)
     assert membership.take_connections(START + 700.0).close == (A,)
@@ -137,7 +137,7 @@ def test_a_lame_duck_keeps_its_connection_which_alone_may_say_that_it_is_one_no_
     view.health.watched(serving=False)
     membership.moved(view, START)
     unused(membership, IDLE_AT + 10.0)
-    assert membership.take_connections(IDLE_AT + 10.0) == Connections((), ())
+    assert membership.take_connections(IDLE_AT + 10.0) == ConnectionOrders((), ())
 
     view.health.watched(serving=True)
     membership.moved(view, IDLE_AT + 11.0)
@@ -173,7 +173,7 @@ def test_a_connection_that_is_being_replaced_is_not_closed() -> None:
     silent.answered_probe_at = IDLE_AT
     membership.moved(silent, IDLE_AT)
     membership.check_health(IDLE_AT)
-    assert membership.take_connections(IDLE_AT) == Connections((), ())
+    assert membership.take_connections(IDLE_AT) == ConnectionOrders((), ())
 
     # ... and were it closed now, nobody would ever say what became of the new one.
     membership.connection(silent, OPENED, IDLE_AT)
@@ -197,7 +197,7 @@ def test_a_request_that_comes_before_the_transport_has_closed_has_it_closed_and_
     unused(membership, IDLE_AT)
     membership.demand(view_of(membership, A), IDLE_AT)
 
-    assert membership.take_connections(IDLE_AT) == Connections((A,), (A,))
+    assert membership.take_connections(IDLE_AT) == ConnectionOrders((A,), (A,))
 
 
 def test_an_idle_backend_that_refuses_is_out_and_tried_again() -> None:
@@ -289,7 +289,7 @@ def test_an_idle_backend_that_leaves_is_let_go_and_comes_back_as_a_new_one() -> 
     gone, stays = (view.backend for view in membership.views)
     membership.update([stays], IDLE_AT)
     assert membership.view(gone) is None
-    assert membership.take_connections(IDLE_AT) == Connections((), (gone,))
+    assert membership.take_connections(IDLE_AT) == ConnectionOrders((), (gone,))
 
     membership.update([stays, gone], IDLE_AT)
     assert not view_of(membership, gone).health.is_idle
@@ -308,7 +308,7 @@ def test_how_long_a_connection_may_be_unused_is_a_setting() -> None:
     health = HealthConfig(idle_seconds=5.0)
     membership = connected(new_membership(health=health), [A])
     unused(membership, START + 4.0)
-    assert membership.take_connections(START + 4.0) == Connections((), ())
+    assert membership.take_connections(START + 4.0) == ConnectionOrders((), ())
 
     check(membership, START + 5.0)
     assert membership.take_connections(START + 5.0).close == (A,)

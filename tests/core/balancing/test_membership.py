@@ -7,7 +7,7 @@ import pytest
 
 from evenly.core.balancing.backend import Backend
 from evenly.core.balancing.health import HealthConfig, State
-from evenly.core.balancing.membership import Connections, Membership, MembershipConfig
+from evenly.core.balancing.membership import ConnectionOrders, Membership, MembershipConfig
 from evenly.core.balancing.subset import (
     deterministic_subset,
     nested_subset,
@@ -97,7 +97,7 @@ def test_the_same_list_again_changes_nothing() -> None:
     membership.update(list(reversed(backends)), LATER)
 
     assert list(membership.views) == before
-    assert membership.take_connections(LATER) == Connections((), ())
+    assert membership.take_connections(LATER) == ConnectionOrders((), ())
 
 
 def test_an_index_may_change_and_the_view_stays() -> None:
@@ -140,7 +140,7 @@ def test_two_backends_with_the_same_name_change_nothing(second: Backend, message
 
     assert names(membership) == {"b0", "b1", "b2"}
     assert membership.known == 3
-    assert membership.take_connections(LATER) == Connections((), ())
+    assert membership.take_connections(LATER) == ConnectionOrders((), ())
 
 
 # 7 of 10 is 70 % and enough; 6 of 10 is not.
@@ -355,7 +355,7 @@ def test_a_backend_that_leaves_is_closed_and_not_opened() -> None:
     membership.update(backends, START)
     membership.update(backends[:1], START)
 
-    assert membership.take_connections(LATER) == Connections((backends[0],), (backends[1],))
+    assert membership.take_connections(LATER) == ConnectionOrders((backends[0],), (backends[1],))
     assert membership.view(backends[1]) is None
 
 
@@ -365,7 +365,7 @@ def test_a_backend_that_left_and_came_back_is_closed_and_opened() -> None:
     membership.update([], LATER)
     membership.update(backends, LATER)
 
-    assert membership.take_connections(LATER) == Connections((backends[0],), (backends[0],))
+    assert membership.take_connections(LATER) == ConnectionOrders((backends[0],), (backends[0],))
 
 
 def test_a_backend_with_attempts_leaves_with_the_last_of_them() -> None:
@@ -376,14 +376,14 @@ def test_a_backend_with_attempts_leaves_with_the_last_of_them() -> None:
     membership.update(backends[:1], LATER)
     assert not view.in_subset
     assert membership.view(backends[1]) is view
-    assert membership.take_connections(LATER) == Connections((), ())
+    assert membership.take_connections(LATER) == ConnectionOrders((), ())
 
     membership.finished(view)  # One is still active.
     assert membership.view(backends[1]) is view
     view.finish()
     membership.finished(view)
     assert membership.view(backends[1]) is None
-    assert membership.take_connections(LATER) == Connections((), (backends[1],))
+    assert membership.take_connections(LATER) == ConnectionOrders((), (backends[1],))
 
 
 def test_a_backend_that_left_is_not_tried_again() -> None:
@@ -409,7 +409,7 @@ def test_a_backend_that_comes_back_with_attempts_keeps_its_view_and_connection()
 
     assert membership.view(backends[1]) is view
     assert view.in_subset
-    assert membership.take_connections(LATER) == Connections((), ())
+    assert membership.take_connections(LATER) == ConnectionOrders((), ())
 
 
 def silence(membership: Membership, checks: int = 10) -> int:

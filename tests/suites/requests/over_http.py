@@ -10,9 +10,9 @@ import httpx
 
 import evenly
 from evenly.core.exchange import Requests
-from evenly.http.errors import ConnectionLost, Timeout
-from evenly.http.session import Session
-from evenly.http.transport import Transport
+from evenly.http.client.errors import ConnectionLost, Timeout
+from evenly.http.client.session import Session
+from evenly.http.client.transport import Transport
 from evenly.wire.metadata import REJECT_KEY, parse_reject
 from tests.http.raw_backend import (
     DONT_RETRY,

@@ -12,7 +12,7 @@ from evenly.core.exchange import Requests
 from evenly.core.overload.utilization import UtilizationConfig
 from evenly.core.request import Reason, Rejection, Request
 from evenly.probe.config import ProbeConfig
-from evenly.runtime.backend import BackendConfig
+from evenly.runtime.backend_config import BackendConfig
 from examples.lines.backend import Backend as LinesBackend
 from examples.lines.client import Client, ConnectionLost, Failed
 from tests.suites.requests.script import Act, Script, What, what_of_rejection

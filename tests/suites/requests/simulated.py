@@ -11,13 +11,13 @@ from typing import Self
 from evenly.core.balancing.membership import MembershipConfig
 from evenly.core.exchange import Requests
 from evenly.core.request import Outcome, Reason, Request
-from evenly.sim.client import Client
-from evenly.sim.fleet import Fleet
-from evenly.sim.job import Call, Job
-from evenly.sim.machine import Machine
-from evenly.sim.scenario import ClientsConfig, NetworkConfig, Scenario
-from evenly.sim.service import CostConfig, ServiceConfig
-from evenly.sim.stage import Stage
+from evenly.lab.sim.client import Client
+from evenly.lab.sim.fleet import Fleet
+from evenly.lab.sim.job import Call, Job
+from evenly.lab.sim.machine import Machine
+from evenly.lab.sim.scenario import ClientsConfig, NetworkConfig, Scenario
+from evenly.lab.sim.service import RequestCostConfig, ServiceConfig
+from evenly.lab.sim.stage import Stage
 from tests.suites.requests.script import Act, Script, What, what_of
 from tests.suites.requests.world import Sent, Setup
 from tests.suites.requests.world import World as AnyWorld
@@ -93,7 +93,7 @@ class World(AnyWorld):
             clients=ClientsConfig(count=1, start_seconds=0.0),
             backends=ServiceConfig(
                 count=setup.backends + setup.has_mute,
-                cost=CostConfig(mean_seconds=0.001),
+                cost=RequestCostConfig(mean_seconds=0.001),
                 down_seconds=_NEVER,  # Until it is started.
             ),
             network=NetworkConfig(delay_seconds=0.001, jitter_ratio=0.0),

@@ -13,7 +13,7 @@ import grpc.aio
 import evenly
 from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.criticality import Criticality
-from evenly.grpc.channel import channel
+from evenly.grpc.client.channel import channel
 from evenly.runtime.client_config import ClientConfig
 
 _METHOD = "/test.Work/Do"

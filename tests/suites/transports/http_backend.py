@@ -9,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from evenly.http.serve import serve
+from evenly.http.serve.serve import serve
 from tests.suites.transports.work import ToldToFail, Work, say_ready
 
 _OPTIONS: dict[str, Any] = {"lifespan": "off", "log_level": "warning", "access_log": False}

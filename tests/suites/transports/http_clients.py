@@ -11,8 +11,8 @@ import aiohttp
 import evenly
 from evenly.core.client_task import ClientTaskSnapshot
 from evenly.core.criticality import Criticality
-from evenly.http.errors import HttpError
-from evenly.http.session import Session
+from evenly.http.client.errors import HttpError
+from evenly.http.client.session import Session
 from evenly.runtime.client_config import ClientConfig
 
 _PATH = "/work"

@@ -22,7 +22,7 @@ from evenly.core.balancing.subset_input import MAX_CLIENT_INDEX, MAX_SUBSET_SIZE
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.errors import ConfigError
 
-__all__ = ["ConnectionEvent", "Connections", "Membership", "MembershipConfig"]
+__all__ = ["ConnectionEvent", "ConnectionOrders", "Membership", "MembershipConfig"]
 
 
 @final
@@ -38,7 +38,7 @@ class ConnectionEvent(enum.Enum):
 
 
 @final
-class Connections(NamedTuple):
+class ConnectionOrders(NamedTuple):
     """Say which connections a transport is to open and to close."""
 
     open: tuple[Backend, ...]
@@ -47,7 +47,7 @@ class Connections(NamedTuple):
     """No attempt uses these any more: they have left the subset, or are idle and only probed."""
 
 
-_NOTHING = Connections((), ())
+_NOTHING = ConnectionOrders((), ())
 # A client task that starts connects to so many at once, to serve its first requests.
 _FIRST_CONNECTIONS = 2
 # Who answers probes has answered one in this many checks: of two in a row one asks, because the
@@ -208,7 +208,7 @@ class Membership:
             self._connecting.forget(view)
             self._to_close.append(view.backend)
 
-    def take_connections(self, now: float) -> Connections:
+    def take_connections(self, now: float) -> ConnectionOrders:
         """Return what to connect to and what to disconnect from; each is said once.
 
         What is beyond the cap is said when others have been opened or refused.
@@ -218,7 +218,7 @@ class Membership:
         opens = self._connecting.take(now)
         closes = tuple(self._to_close)
         self._to_close = []
-        return Connections(tuple(opens), closes)
+        return ConnectionOrders(tuple(opens), closes)
 
     def demand(self, view: BackendView, now: float) -> None:
         """Line up a backend that a request is to be sent to and that has no connection."""

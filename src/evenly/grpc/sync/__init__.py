@@ -12,16 +12,16 @@ and backends
 
 from __future__ import annotations
 
-from evenly.grpc.sync.channel import Channel, channel
-from evenly.grpc.sync.errors import (
+from evenly.grpc.sync.client.channel import Channel, channel
+from evenly.grpc.sync.client.errors import (
     NoBackendRpcError,
     OverloadedRpcError,
     QuotaExceededRpcError,
     RejectedRpcError,
     ThrottledRpcError,
 )
-from evenly.grpc.sync.serve import serve
-from evenly.grpc.sync.server import Server, server
+from evenly.grpc.sync.server.serve import serve
+from evenly.grpc.sync.server.server import Server, server
 
 __all__ = [
     "Channel",

@@ -1,9 +1,0 @@
-"""The dashboard: a page that shows a fleet as it runs, and lets whoever has the link act on it.
-
-It knows nothing of the fleet but `evenly.dashboard.source.Source`.
-
-    async with Dashboard(source) as dashboard:       # of evenly.dashboard.server
-        print(dashboard.url)                         # http://127.0.0.1:41234/#token=…
-
-`evenly.dashboard.server` needs an extra, and so is imported by its own name.
-"""

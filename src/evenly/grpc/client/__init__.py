@@ -1,0 +1,1 @@
+"""The calling side of `grpc.aio`: a channel, its calls and its connections."""

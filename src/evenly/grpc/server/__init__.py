@@ -1,0 +1,1 @@
+"""The serving side of `grpc.aio`: a server or an interceptor around any handler."""

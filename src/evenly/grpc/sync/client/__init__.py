@@ -1,0 +1,1 @@
+"""The calling side of gRPC for threads: a channel, its calls and its connections."""

@@ -1,0 +1,1 @@
+"""The serving side of gRPC for threads."""

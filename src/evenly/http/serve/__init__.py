@@ -1,0 +1,1 @@
+"""Run an ASGI application under uvicorn: sockets, bounds for strangers, drain, workers."""

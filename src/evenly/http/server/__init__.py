@@ -1,0 +1,1 @@
+"""The serving side of HTTP: a middleware around any ASGI application."""

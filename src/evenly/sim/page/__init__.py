@@ -1,7 +1,0 @@
-"""Show the runs of a scenario as one HTML page that needs nothing else."""
-
-from __future__ import annotations
-
-from evenly.sim.page.page import render_page
-
-__all__ = ["render_page"]
