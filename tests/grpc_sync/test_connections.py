@@ -214,7 +214,7 @@ def test_a_connection_that_nobody_uses_is_closed_with_its_backend(behavior: Beha
         discovery.tell(new)
         # Both ends of it are in this process.
         wait_until(lambda: descriptors() <= with_both - 2, "the old one to be closed")
-        assert watchers() == 1
+        wait_until(lambda: watchers() == 1, "its watcher to end")
         assert channel.unary_unary(method("Echo"))(b"a") == b"a"
 
 

@@ -22,7 +22,7 @@ from tests.lab.browser.running import Demo, Frame, browsing, is_calm
 
 __all__ = ["main"]
 
-FOLDER: Final = Path(__file__).parents[2] / "docs" / "images"
+FOLDER: Final = Path(__file__).parents[3] / "docs" / "images"
 WIDTH: Final = 1280
 MOST_BYTES: Final = 300_000
 _FEW: Final = 4

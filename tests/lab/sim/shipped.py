@@ -7,7 +7,7 @@ from pathlib import Path
 from evenly.lab.sim.load import load_scenario
 from evenly.lab.sim.scenario import Scenario
 
-FOLDER = Path(__file__).parents[2] / "scenarios"
+FOLDER = Path(__file__).parents[3] / "scenarios"
 
 
 def shipped(name: str, *changes: str) -> Scenario:

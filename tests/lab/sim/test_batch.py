@@ -324,7 +324,7 @@ def test_no_process_stays_behind(ending: signal.Signals) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         start_new_session=True,  # So that a Ctrl-C can go to all of its processes, and not to us.
     ) as parent:
         assert parent.stdout is not None

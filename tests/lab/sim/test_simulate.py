@@ -97,7 +97,7 @@ def test_the_result_does_not_hang_on_how_a_process_hashes() -> None:
     shown = [
         subprocess.run(
             [sys.executable, "-c", code],
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             check=True,
             capture_output=True,

@@ -24,7 +24,7 @@ from evenly.lab.sim.result import Result
 from evenly.lab.sim.simulate import simulate
 from evenly.lab.sim.swarm import Finding, draw_scenario, run_one, run_swarm
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def commit_seed() -> int:
