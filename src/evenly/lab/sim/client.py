@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from evenly.core.attempt import Ask, Attempt
 from evenly.core.balancing.backend import Backend
@@ -31,6 +31,8 @@ __all__ = ["Client"]
 _CONNECT_SECONDS = 1.0
 # How long a request waits for a connection before it looks for another: the default of transports.
 _PATIENCE_SECONDS = 0.25
+# By its own name, because an enum's members take long to look up.
+_NOT_SENT: Final = Outcome.NOT_SENT
 
 
 @final
@@ -107,7 +109,9 @@ class Client:
         if self._is_patient:  # Others never wait in line: the backends are known.
             exchange.on_step = partial(self._go_on, call, exchange)
         step = exchange.begin()
-        self._probe(self.task.take_probes())
+        probes = self.task.take_probes()
+        if probes:
+            self._probe(probes)
         self._go_on(call, exchange, step)
 
     def _go_on(self, call: Call, exchange: Exchange, step: Step) -> None:
@@ -152,7 +156,7 @@ class Client:
         now = self._events.now
         # What earns retries, and what they cost, is settled when an attempt is begun.  One that
         # could not be sent is the same elsewhere.
-        if call.job is None or call.job.outcome is not Outcome.NOT_SENT:
+        if call.job is None or call.job.outcome is not _NOT_SENT:
             call.attempts += 1
             self._checkers.sent(self.name, call.attempts, attempt.number, now)
         elif attempt.number != call.attempts:
@@ -167,7 +171,7 @@ class Client:
         if is_open:
             self._dispatch(job)
         elif is_open is None:
-            job.outcome = Outcome.NOT_SENT
+            job.outcome = _NOT_SENT
             self._events.after(0.0, job.come_back)
         else:
             job.is_parked = True
@@ -186,7 +190,7 @@ class Client:
             self._wait(job, exchange, step)
         else:
             job.is_parked = False
-            job.outcome = Outcome.NOT_SENT
+            job.outcome = _NOT_SENT
             self._moved_on(job, exchange, step)
 
     def _dispatch(self, job: Job) -> None:
@@ -199,24 +203,23 @@ class Client:
         """Receive a response, unless the call was given up meanwhile."""
         call = job.call
         exchange = call.exchange
-        if call.job is not job or job.outcome is None or exchange is None:
-            return
-        if job.outcome is not Outcome.NOT_SENT and not self._passes(job.machine):
-            return
-        if job.report is not None:
-            self._record(job.machine, job.report)
         outcome = job.outcome
-        if outcome.is_rejection:
-            self._recorder.second.rejected += 1
-        step = exchange.not_sent() if outcome is Outcome.NOT_SENT else exchange.ended(outcome)
-        self._moved_on(job, exchange, step)
+        if call.job is not job or outcome is None or exchange is None:
+            return
+        if outcome is _NOT_SENT:
+            self._moved_on(job, exchange, exchange.not_sent())
+        elif self._passes(job.machine):
+            if job.report is not None:
+                self._record(job.machine, job.report)
+            if outcome.is_rejection:
+                self._recorder.second.rejected += 1
+            self._moved_on(job, exchange, exchange.ended(outcome))
 
     def _moved_on(self, job: Job, exchange: Exchange, step: Step) -> None:
         """Do what is to be done after an attempt."""
         call = job.call
         self._connect()
-        is_unsent = job.outcome is Outcome.NOT_SENT
-        if is_unsent and call.attempts > 1 and not isinstance(step, Attempt):
+        if job.outcome is _NOT_SENT and call.attempts > 1 and not isinstance(step, Attempt):
             self._checkers.never_sent(self.name)
         self._go_on(call, exchange, step)
         if self._requests.parked:
@@ -251,7 +254,7 @@ class Client:
                 exchange.connected()
                 self._dispatch(job)
             else:
-                job.outcome = Outcome.NOT_SENT
+                job.outcome = _NOT_SENT
                 self.came_back(job)
         self._follow_up()
         self._schedule_wake()
