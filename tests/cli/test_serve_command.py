@@ -125,7 +125,7 @@ def test_modules_are_looked_for_in_the_present_folder(tmp_path: Path) -> None:
     [
         ("uvicorn", "evenly serve needs uvicorn: pip install uvicorn"),
         ("uvloop", "loop='uvloop' needs uvloop: pip install uvloop"),
-        ("httptools", 'evenly.http needs more: pip install "evenly[http]" ('),
+        ("httptools", 'evenly.http1 needs httptools: pip install "evenly[http]"'),
     ],
 )
 def test_what_is_not_installed_is_named(package: str, message: str) -> None:

@@ -13,13 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-try:
-    import httptools as _httptools
-except ImportError as error:
-    raise ImportError(
-        f'evenly.http needs more: pip install "evenly[http]" ({error})', name=error.name
-    ) from error
-
 from evenly.http.client.errors import (
     BodyTooLong,
     ConnectionLost,
@@ -70,8 +63,6 @@ __all__ = [
     "run",
     "serve",
 ]
-
-del _httptools
 
 
 def __getattr__(name: str) -> object:

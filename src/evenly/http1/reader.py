@@ -11,7 +11,12 @@ from __future__ import annotations
 import re
 from typing import Final, final
 
-import httptools
+try:
+    import httptools
+except ImportError as error:
+    raise ImportError(
+        'evenly.http1 needs httptools: pip install "evenly[http]"', name=error.name
+    ) from error
 
 from evenly.http1.reply import BadResponse, Reply, Source
 
