@@ -58,9 +58,12 @@ async def test_a_loop_per_request_has_one_budget_and_one_throttle(
     async with raw_backends(3, refuse) as backends:
         await asyncio.to_thread(run, target(*backends))
         sent = sum(backend.requests for backend in backends)
+        sessions.clear()
+        # Who shares next lets go of what the last loop left.
+        async with Session(target(*backends), config=config) as session:
+            assert session.service.users == 1
+        gc.collect()  # Here, where it is not taken for a mistake.
 
-    sessions.clear()
-    gc.collect()  # Here, where it is not taken for a mistake.
     assert len(refusals) == REQUESTS
     if is_throttled:
         assert sent < REQUESTS
