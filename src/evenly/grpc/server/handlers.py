@@ -99,7 +99,8 @@ class HandlerWrapper:
         admission = call.admission
         if call.abort_code is not None:
             self.runtime.task.finish(admission, outcome_of_status(call.abort_code), cpu_seconds)
-        elif isinstance(error, asyncio.CancelledError | GeneratorExit):
+        elif isinstance(error, asyncio.CancelledError | GeneratorExit | grpc.aio.InternalError):
+            # The last: the stream broke under a message before gRPC cancelled the handler.
             self.runtime.task.finish(
                 admission, gave_up(admission, admission.deadline_at), cpu_seconds
             )
