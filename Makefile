@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 STAMP := .venv/.ready
 
-.PHONY: setup system demo pictures test test-decisions test-edges lint bench acceptance faults swarm docs clean
+.PHONY: setup system demo pictures check test lint bench acceptance faults swarm docs clean
 
 setup: $(STAMP)
 
@@ -45,23 +45,17 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# On two cores in a third less time: the decisions, which only compute, and then the demo and its page,
-# beside the other edges, which mostly wait; and then, alone, the stories that need both cores.
-DECISIONS := tests/core tests/properties tests/lab/sim tests/suites/test_overload.py tests/suites/test_policies.py
-DEMO := tests/lab/browser tests/lab/dashboard tests/lab/demo tests/lab/top tests/cli/test_demo.py tests/cli/test_top.py
-STORIES := $(wildcard tests/suites/test_transport_*.py)
-PYTEST := $(BIN)/pytest -m 'not acceptance and not faults'
+# One more process than cores, for most tests wait.  `worksteal` keeps a file together until somebody has nothing to do.
+WORKERS := $(shell expr $$(nproc) + 1)
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+# The inner loop: the decisions, and what holds for all of them.
+check: lint
+	$(PYTEST) tests/core tests/properties
 
 test: system lint
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line test-decisions test-edges
-	$(PYTEST) $(STORIES)
-
-test-decisions: system setup
-	$(PYTEST) -o cache_dir=.pytest_cache/decisions $(DECISIONS)
-	$(PYTEST) -o cache_dir=.pytest_cache/demo $(DEMO)
-
-test-edges: system setup
-	$(PYTEST) -o cache_dir=.pytest_cache/edges $(DECISIONS:%=--ignore=%) $(DEMO:%=--ignore=%) $(STORIES:%=--ignore=%)
+	$(PYTEST) -m 'not acceptance and not faults and not alone'
+	$(BIN)/pytest -m alone
 
 bench: setup
 	@$(BIN)/python -m bench

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.claim import Trust
@@ -121,7 +121,6 @@ def test_what_is_remembered_is_bounded(incoming: Incoming) -> None:
     assert not incoming._known
 
 
-@settings(deadline=None)
 @given(
     metadata=st.lists(
         st.tuples(

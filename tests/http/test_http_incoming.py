@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.claim import Trust
@@ -213,7 +213,6 @@ def test_an_odd_agent_does_no_harm(incoming: Incoming, agent: Any) -> None:
     assert len(incoming._known) == (0 if len(agent) > 1024 else 2)
 
 
-@settings(deadline=None)
 @given(
     headers=st.lists(
         st.tuples(

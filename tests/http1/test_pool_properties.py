@@ -10,7 +10,7 @@ import asyncio
 import enum
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenly.http1.connection import Connection, End, Lost, NotSent
@@ -205,9 +205,7 @@ async def settled(pool: Pool, server: RawServer) -> None:
     await until(lambda: len(server.tasks) == pool.idle)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
+@settings(max_examples=150)
 @given(
     deeds=st.lists(deeds, min_size=1, max_size=12),
     batches=st.integers(min_value=1, max_value=3),

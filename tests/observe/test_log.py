@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.attempt import Attempt
@@ -25,8 +25,6 @@ from tests.observe.test_tee import CALLS
 
 A, B = Backend("a:1"), Backend("b:1")
 REQUEST = Request()
-
-unhurried = settings(deadline=None)
 
 
 class Lines(logging.Handler):
@@ -287,7 +285,6 @@ def tell(
         getattr(observer, name)(*args, **kwargs)
 
 
-@unhurried
 @given(ODD_CALLS)
 def test_nothing_raises(calls: list[tuple[str, tuple[object, ...], dict[str, object]]]) -> None:
     for _ in new_lines():

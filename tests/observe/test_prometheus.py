@@ -32,7 +32,7 @@ from evenly.errors import ConfigError
 from evenly.observe.prometheus import PrometheusObserver
 from evenly.runtime.backend import BackendRuntime
 from evenly.testing import ManualClock
-from tests.observe.test_log import ODD_CALLS, tell, unhurried
+from tests.observe.test_log import ODD_CALLS, tell
 
 A, B, C = Backend("a:1"), Backend("b:1"), Backend("c:1")
 SHEDDABLE = Criticality.SHEDDABLE
@@ -389,7 +389,6 @@ def test_no_value_spoils_a_sum(registry: CollectorRegistry, odd: float) -> None:
     assert found("observer_odd_total") == 3
 
 
-@unhurried
 @given(ODD_CALLS)
 def test_nothing_raises_and_nothing_odd_is_shown(
     calls: list[tuple[str, tuple[object, ...], dict[str, object]]],

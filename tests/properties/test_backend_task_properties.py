@@ -341,12 +341,9 @@ class Model(RuleBasedStateMachine):
 
 
 def test_any_story_keeps_the_invariants() -> None:
-    run_state_machine_as_test(
-        Model, settings=settings(max_examples=80, stateful_step_count=40, deadline=None)
-    )
+    run_state_machine_as_test(Model, settings=settings(max_examples=80, stateful_step_count=40))
 
 
-@settings(deadline=None)
 @given(
     criticality=anything,
     customer=anything,

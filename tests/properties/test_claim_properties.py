@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.claim import ATTEMPT_MAX, CUSTOMER_MAX_LENGTH, Trust, believe, is_customer
 from evenly.core.criticality import Criticality
 
 NOW = 1_000.25
-unhurried = settings(deadline=None)
 
 numbers = st.one_of(st.integers(), st.floats(), st.booleans(), st.decimals(), st.complex_numbers())
 anything = st.one_of(
@@ -25,7 +24,6 @@ anything = st.one_of(
 )
 
 
-@unhurried
 @given(
     criticality=anything, customer=anything, attempt=anything, deadline=anything, near=st.booleans()
 )
@@ -54,7 +52,6 @@ def test_whatever_is_claimed_what_is_believed_is_in_bounds(
         assert number == 1
 
 
-@unhurried
 @given(peer=anything)
 def test_any_peer_is_either_trusted_or_not(peer: object) -> None:
     trust = Trust()
@@ -65,7 +62,6 @@ def test_any_peer_is_either_trusted_or_not(peer: object) -> None:
     assert trust.is_trusted(peer) is first
 
 
-@unhurried
 @given(address=st.ip_addresses(), port=st.integers(min_value=0, max_value=65_535))
 def test_every_spelling_of_an_address_is_judged_alike(address: object, port: int) -> None:
     trust = Trust()

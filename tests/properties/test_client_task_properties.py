@@ -515,6 +515,4 @@ def test_any_story_keeps_the_invariants(name: str, throttled_by: str) -> None:
         policy = name
         throttle = throttled_by
 
-    run_state_machine_as_test(
-        Story, settings=settings(max_examples=120, stateful_step_count=40, deadline=None)
-    )
+    run_state_machine_as_test(Story, settings=settings(max_examples=120, stateful_step_count=40))

@@ -4,12 +4,11 @@ import math
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.overload.cost import COST_MOST_SECONDS, CostConfig, CostKeeper
 
-unhurried = settings(deadline=None)
 SERVING_SECONDS = 0.001
 UNITS = 1.5
 # Some hundred sums of amounts below 1e3, each off by at most 1e3 · 1.1e-16.
@@ -35,7 +34,6 @@ def begun() -> CostKeeper:
     return keeper
 
 
-@unhurried
 @given(periods)
 def test_what_is_charged_is_what_the_process_used_and_never_more(play: list[Period]) -> None:
     keeper = begun()
@@ -61,7 +59,6 @@ def test_what_is_charged_is_what_the_process_used_and_never_more(play: list[Peri
         )
 
 
-@unhurried
 @given(periods)
 def test_what_ends_later_than_it_was_used_is_never_charged_on_top(play: list[Period]) -> None:
     """Handlers settle when they end, which may be long after the process's clock showed them."""
@@ -80,7 +77,6 @@ def test_what_ends_later_than_it_was_used_is_never_charged_on_top(play: list[Per
         assert keeper.snapshot().background_seconds >= -NEAR
 
 
-@unhurried
 @given(
     st.lists(
         st.tuples(st.floats(), st.integers(1, 5), st.floats(), st.floats(-2.0, 1e4)), max_size=30

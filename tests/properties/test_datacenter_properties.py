@@ -5,12 +5,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from evenly.core.balancing.datacenter import DatacenterConfig, Shares, approach, loads, waterfall
-
-unhurried = settings(deadline=None)
 
 # Shares are off by the dust (1e-13) and by some hundred roundings (1e-16 each) of a demand below
 # 1e3; the changes tested below are at least 0.01.  1e-9 is far above the one and below the other.
@@ -73,7 +71,6 @@ def worlds(draw: st.DrawFn, *, everyone_reaches_all: bool = False) -> World:
     )
 
 
-@unhurried
 @given(world=worlds())
 def test_each_origins_shares_are_positive_and_sum_to_one(world: World) -> None:
     for origin, shares in world.shares().items():
@@ -84,7 +81,6 @@ def test_each_origins_shares_are_positive_and_sum_to_one(world: World) -> None:
         assert all(world.capacity[name] > 0.0 for name in shares)
 
 
-@unhurried
 @given(world=worlds(everyone_reaches_all=True))
 def test_none_passes_its_fill_ratio_while_there_is_room_and_then_all_are_equally_full(
     world: World,
@@ -98,7 +94,6 @@ def test_none_passes_its_fill_ratio_while_there_is_room_and_then_all_are_equally
             assert load == pytest.approx(even * world.capacity[name], abs=NEAR)
 
 
-@unhurried
 @given(world=worlds())
 def test_an_origin_goes_beyond_a_datacenters_capacity_only_when_all_that_it_reaches_are_full(
     world: World,
@@ -115,7 +110,6 @@ def test_an_origin_goes_beyond_a_datacenters_capacity_only_when_all_that_it_reac
         )
 
 
-@unhurried
 @given(world=worlds(everyone_reaches_all=True))
 def test_nobody_is_sent_past_a_nearer_datacenter_that_has_room_or_serves_someone_farther(
     world: World,
@@ -138,7 +132,6 @@ def test_nobody_is_sent_past_a_nearer_datacenter_that_has_room_or_serves_someone
                 )
 
 
-@unhurried
 @given(
     demand=st.lists(st.integers(0, 8), min_size=1, max_size=4),
     capacity=st.lists(st.integers(0, 8), min_size=1, max_size=4),
@@ -181,7 +174,6 @@ def test_without_ties_it_is_the_stable_match_of_requests_and_places(
     assert world.flows() == pytest.approx(expected, abs=NEAR)
 
 
-@unhurried
 @given(world=worlds(), more=changes, data=st.data())
 def test_more_demand_lowers_no_load_and_adds_exactly_itself(
     world: World, more: float, data: st.DataObject
@@ -197,7 +189,6 @@ def test_more_demand_lowers_no_load_and_adds_exactly_itself(
     )
 
 
-@unhurried
 @given(world=worlds(), more=changes, data=st.data())
 def test_more_demand_keeps_what_it_had_within_every_distance_and_displaces_at_most_itself(
     world: World, more: float, data: st.DataObject
@@ -215,7 +206,6 @@ def test_more_demand_keeps_what_it_had_within_every_distance_and_displaces_at_mo
             assert math.fsum(lost) <= more + NEAR
 
 
-@unhurried
 @given(world=worlds(), more=changes, data=st.data())
 def test_more_capacity_draws_load_only_to_itself_and_no_more_than_it_adds(
     world: World, more: float, data: st.DataObject
@@ -231,7 +221,6 @@ def test_more_capacity_draws_load_only_to_itself_and_no_more_than_it_adds(
     assert all(after[other] <= before[other] + NEAR for other in before if other != name)
 
 
-@unhurried
 @given(world=worlds(), part=st.floats(min_value=0.0, max_value=1.0), data=st.data())
 def test_origins_with_the_same_distances_have_the_same_shares_however_they_are_cut(
     world: World, part: float, data: st.DataObject
@@ -251,7 +240,6 @@ def test_origins_with_the_same_distances_have_the_same_shares_however_they_are_c
         assert shares[origin].get(name, 0.0) == share
 
 
-@unhurried
 @given(world=worlds(), part=st.floats(min_value=0.01, max_value=0.99), data=st.data())
 def test_a_datacenter_cut_in_two_gets_the_same_in_total(
     world: World, part: float, data: st.DataObject
@@ -274,7 +262,6 @@ def test_a_datacenter_cut_in_two_gets_the_same_in_total(
             assert flow == pytest.approx(before[origin, other], abs=NEAR)
 
 
-@unhurried
 @given(world=worlds(), factor=st.floats(min_value=1e-3, max_value=1e3))
 def test_neither_the_unit_nor_the_order_of_the_input_matters(world: World, factor: float) -> None:
     other = replace(
@@ -316,7 +303,6 @@ def longest_way(current: Shares, target: Shares) -> float:
     )
 
 
-@unhurried
 @given(pair=two_shares(), step=st.floats(min_value=0.001, max_value=1.0))
 def test_approach_goes_one_step_without_overshoot_and_keeps_the_sum(
     pair: tuple[Shares, Shares], step: float
@@ -334,7 +320,6 @@ def test_approach_goes_one_step_without_overshoot_and_keeps_the_sum(
             assert ends[0] - 1e-12 <= shares.get(name, 0.0) <= ends[1] + 1e-12
 
 
-@unhurried
 @given(pair=two_shares(), step=st.floats(min_value=0.05, max_value=1.0))
 def test_approach_arrives_after_the_longest_way_over_the_step(
     pair: tuple[Shares, Shares], step: float
@@ -347,7 +332,6 @@ def test_approach_arrives_after_the_longest_way_over_the_step(
     assert current == target
 
 
-@unhurried
 @given(
     world=worlds(),
     late=st.integers(min_value=0, max_value=6),

@@ -229,4 +229,4 @@ class Exchanges(RuleBasedStateMachine):
 
 
 TestExchanges = Exchanges.TestCase
-TestExchanges.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestExchanges.settings = settings(max_examples=100, stateful_step_count=30)

@@ -15,7 +15,7 @@ from evenly.core.balancing.policies.round_robin import RoundRobin
 
 START = 1_000.0
 BOOT = 5_000
-unhurried = settings(deadline=None, max_examples=150)
+many = settings(max_examples=150)
 
 
 def connected() -> Health:
@@ -24,7 +24,7 @@ def connected() -> Health:
     return health
 
 
-@unhurried
+@many
 @given(
     history=st.lists(st.booleans(), min_size=1, max_size=6),
     data=st.data(),
@@ -48,7 +48,7 @@ def test_reports_of_one_boot_in_any_order_end_in_the_state_of_the_last(
     assert health.state is (State.LAME_DUCK if history[-1] else State.HEALTHY)
 
 
-@unhurried
+@many
 @given(
     processes=st.lists(st.lists(st.booleans(), min_size=1, max_size=3), min_size=1, max_size=3),
     data=st.data(),
@@ -68,7 +68,7 @@ def test_reports_of_several_boots_in_any_order_end_in_the_state_of_the_last(
     assert health.state is (State.LAME_DUCK if processes[-1][-1] else State.HEALTHY)
 
 
-@unhurried
+@many
 @given(
     backends=st.integers(min_value=1, max_value=12),
     ratio=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
@@ -110,7 +110,7 @@ def test_silence_takes_out_at_most_its_part_and_never_who_was_heard(
         )
 
 
-@unhurried
+@many
 @given(
     draw=st.floats(min_value=0.0, max_value=1.0, exclude_max=True),
     waits=st.lists(st.floats(min_value=0.0, max_value=200.0), max_size=20),
@@ -168,7 +168,7 @@ EVENTS: dict[str, Callable[[Health, float, int], object]] = {
 }
 
 
-@unhurried
+@many
 @given(
     story=st.lists(
         st.tuples(st.sampled_from(sorted(EVENTS)), st.sampled_from([0.0, 0.5, 60.0])), max_size=40

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.balancing.backend import Backend, BackendView
@@ -11,7 +11,6 @@ from evenly.core.balancing.policies.probing import Probing, ProbingConfig
 from evenly.core.balancing.weights import WeightConfig
 from evenly.core.report import LoadReport
 
-unhurried = settings(deadline=None)
 START = 1_000.0
 
 
@@ -28,7 +27,6 @@ def views(draw: st.DrawFn) -> list[BackendView]:
     return found
 
 
-@unhurried
 @given(
     views=views(),
     with_facts=st.sets(st.integers(0, 11)),
@@ -56,7 +54,6 @@ def test_it_asks_as_many_as_it_may_and_nobody_twice(
 
 # Whatever backends say of failures and utilization, nobody gets a weight of nothing or of infinity,
 # and who fails gets no more than it would without a word on its utilization.
-@unhurried
 @given(
     views=views(),
     said=st.lists(

@@ -4,13 +4,12 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.criticality import Criticality
 from evenly.core.overload.quota import CustomerSnapshot, QuotaConfig, Quotas, Reservation
 
-unhurried = settings(deadline=None)
 # Some hundred sums of amounts below 1e4, each off by at most 1e4 · 1.1e-16.
 NEAR = 1e-9
 
@@ -69,7 +68,6 @@ class Model:
         assert shown.expected_cost_seconds >= CONFIG.first_cost_seconds / 10
 
 
-@unhurried
 @given(steps=steps)
 def test_nothing_overdraws_a_bucket_by_more_than_one_request_or_leaks_a_reservation(
     steps: list[tuple[float, str, str, Criticality, float]],
@@ -101,7 +99,6 @@ def test_nothing_overdraws_a_bucket_by_more_than_one_request_or_leaks_a_reservat
         assert (shown.active, shown.reserved_seconds) == (0, 0.0)
 
 
-@unhurried
 @given(
     spent=st.lists(
         st.tuples(st.floats(0.0, 1.0), st.sampled_from(Criticality), st.floats(0.0, 2.0)),
@@ -131,7 +128,6 @@ def test_a_criticality_is_refused_only_where_all_lower_ones_of_the_customer_are(
         assert all(higher or not lower for lower, higher in pairwise(admitted))
 
 
-@unhurried
 @given(count=st.integers(1, 200), cost=st.floats(0.001, 1.0), seconds=st.floats(0.0, 20.0))
 def test_requests_served_at_once_overdraw_by_less_than_one_when_they_cost_what_was_expected(
     count: int, cost: float, seconds: float
@@ -145,7 +141,6 @@ def test_requests_served_at_once_overdraw_by_less_than_one_when_they_cost_what_w
     assert quota.snapshot(seconds)["a"].level_seconds > -cost - NEAR
 
 
-@unhurried
 @given(costs=st.lists(st.tuples(st.floats(0.0, 1e6), st.booleans()), max_size=50))
 def test_what_is_not_typical_changes_no_expectation(costs: list[tuple[float, bool]]) -> None:
     expected = []

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.overload.retry import (
@@ -10,12 +10,10 @@ from evenly.core.overload.retry import (
     RetryConfig,
 )
 
-unhurried = settings(deadline=None)
 # True: a request; False: a retry is wanted; None: the last paid retry found no backend.
 steps = st.lists(st.sampled_from([True, False, None]), max_size=300)
 
 
-@unhurried
 @given(steps=steps)
 def test_retries_are_at_most_a_tenth_of_the_requests_and_three(steps: list[bool | None]) -> None:
     budget = RetryBudget(RetryConfig())
@@ -34,7 +32,6 @@ def test_retries_are_at_most_a_tenth_of_the_requests_and_three(steps: list[bool 
         assert 0.0 <= budget.balance <= 100.0
 
 
-@unhurried
 @given(
     steps=steps,
     ratio=st.integers(min_value=0, max_value=1000),
@@ -65,7 +62,6 @@ def test_a_budget_is_never_overdrawn_and_never_refuses_what_it_has(
         assert budget.balance == balance / 1000
 
 
-@unhurried
 @given(
     attempts=st.lists(
         st.one_of(st.integers(min_value=1, max_value=3), st.integers(), st.just(10**9)),

@@ -32,7 +32,7 @@ FLEETS_WITH_HOLES = st.lists(st.booleans(), max_size=300).map(
 )
 
 # Time is measured elsewhere; a busy machine is no falsifying example.
-bounded = settings(deadline=None, max_examples=60)
+bounded = settings(max_examples=60)
 
 
 def all_subsets(

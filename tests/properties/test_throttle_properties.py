@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.criticality import Criticality
@@ -15,7 +15,6 @@ from evenly.core.overload.throttle import Throttle
 from evenly.core.overload.throttle_catalogue import THROTTLES, ThrottleConfig, make_throttle
 from evenly.core.request import Outcome
 
-unhurried = settings(deadline=None)
 criticalities = st.sampled_from(list(Criticality))
 customers = st.sampled_from(["", "a", "b"])
 seconds = st.one_of(st.just(0.0), st.floats(-1.0, 3.0), st.floats(100.0, 1e6))
@@ -50,7 +49,6 @@ def take(throttle: Throttle, step: Step, now: float) -> None:
         throttle.record_report(what, now)
 
 
-@unhurried
 @given(steps=steps)
 @pytest.mark.parametrize("name", THROTTLES)
 def test_no_sequence_makes_rejection_certain(name: str, steps: list[Step]) -> None:
@@ -65,7 +63,6 @@ def test_no_sequence_makes_rejection_certain(name: str, steps: list[Step]) -> No
         assert set(snapshot.throttled_customers) <= {"", "a", "b"}
 
 
-@unhurried
 @given(reports=st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, 15)), max_size=40))
 def test_a_report_stops_the_asking_only_by_admitting(reports: list[tuple[float, int]]) -> None:
     throttle = make("responsive")
@@ -80,7 +77,6 @@ def test_a_report_stops_the_asking_only_by_admitting(reports: list[tuple[float, 
         assert throttle.should_ask(Criticality.CRITICAL, now) is (is_refused and now > 2.0)
 
 
-@unhurried
 @given(steps=steps, spared=criticalities)
 @pytest.mark.parametrize("name", THROTTLES)
 def test_what_happens_to_lower_criticalities_changes_nothing(
@@ -96,7 +92,6 @@ def test_what_happens_to_lower_criticalities_changes_nothing(
     assert throttle.snapshot(now).rejection_probabilities[spared] == 0.0
 
 
-@unhurried
 @given(steps=steps)
 def test_where_backends_report_no_criticality_is_throttled_more_than_a_lower_one(
     steps: list[Step],
@@ -114,7 +109,6 @@ def test_where_backends_report_no_criticality_is_throttled_more_than_a_lower_one
         assert list(shown) == sorted(shown, reverse=True)
 
 
-@unhurried
 @given(steps=steps, spared=criticalities)
 def test_the_books_throttle_hears_of_one_criticality_alone(
     steps: list[Step], spared: Criticality
@@ -129,7 +123,6 @@ def test_the_books_throttle_hears_of_one_criticality_alone(
     assert throttle.snapshot(now).rejection_probabilities[spared] == 0.0
 
 
-@unhurried
 @given(steps=steps)
 @pytest.mark.parametrize("name", THROTTLES)
 def test_quota_never_shows_in_a_criticality(name: str, steps: list[Step]) -> None:
@@ -144,7 +137,6 @@ def test_quota_never_shows_in_a_criticality(name: str, steps: list[Step]) -> Non
     assert throttle.admit(Criticality.CRITICAL, "someone else", now)
 
 
-@unhurried
 @given(outcomes=st.lists(st.sampled_from([Outcome.OK, Outcome.OVERLOADED]), max_size=100))
 def test_equation_against_a_list(outcomes: list[Outcome]) -> None:
     throttle = make("adaptive")

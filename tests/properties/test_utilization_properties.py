@@ -16,7 +16,6 @@ from evenly.core.overload.utilization import (
     UtilizationConfig,
 )
 
-unhurried = settings(deadline=None)
 combinations: st.SearchStrategy[Literal["individual", "maximum"]] = st.sampled_from(
     ["individual", "maximum"]
 )
@@ -61,7 +60,6 @@ def probabilities(utilization: Utilization, now: float) -> list[float]:
     return [utilization.rejection_probability(criticality, now) for criticality in Criticality]
 
 
-@unhurried
 @given(config=configs(), steps=steps, queries=st.lists(st.booleans(), min_size=30, max_size=30))
 def test_while_all_is_calm_nothing_would_follow_if_it_were_computed(
     config: UtilizationConfig, steps: list[tuple[float, int, float]], queries: list[bool]
@@ -83,7 +81,6 @@ def test_while_all_is_calm_nothing_would_follow_if_it_were_computed(
             assert not utilization.should_degrade(now)
 
 
-@unhurried
 @given(config=configs(), steps=steps)
 def test_a_criticality_is_refused_only_where_all_lower_ones_are_refused_entirely(
     config: UtilizationConfig, steps: list[tuple[float, int, float]]
@@ -108,7 +105,7 @@ def test_a_criticality_is_refused_only_where_all_lower_ones_are_refused_entirely
 
 
 # What replaces a value at the same instant is the present one, and has no part in the average yet.
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     config=configs(),
     averages=st.tuples(*[st.one_of(near, st.integers(0, 5).map(float))] * 3),
@@ -135,7 +132,6 @@ def test_that_holds_for_any_average_and_any_present_value(
                 assert refused[:3] == [1.0, 1.0, 1.0]
 
 
-@unhurried
 @given(config=configs(), steps=steps)
 def test_to_critical_plus_the_present_value_makes_no_difference(
     config: UtilizationConfig, steps: list[tuple[float, int, float]]
@@ -159,7 +155,6 @@ def test_to_critical_plus_the_present_value_makes_no_difference(
         assert prompt.should_degrade(now) is plain.should_degrade(now)
 
 
-@unhurried
 @given(config=configs(), steps=steps)
 def test_where_all_is_harmless_no_signal_is_prompt(
     config: UtilizationConfig, steps: list[tuple[float, int, float]]
@@ -177,7 +172,6 @@ def test_where_all_is_harmless_no_signal_is_prompt(
 
 
 # A reader that is stuck: whatever it said last, and however high.
-@unhurried
 @given(config=configs(), value=st.floats(0.0, 1e15), late=st.floats(0.0, 1e6, exclude_min=True))
 def test_what_has_expired_refuses_nothing(
     config: UtilizationConfig, value: float, late: float
@@ -191,7 +185,6 @@ def test_what_has_expired_refuses_nothing(
     assert utilization.admits(1005.0 + max(late, 1e-9)) == 0b1111
 
 
-@unhurried
 @given(config=configs(), first=st.floats(0.0, 45.0), second=st.floats(0.0, 45.0))
 def test_more_of_a_signal_never_refuses_less(
     config: UtilizationConfig, first: float, second: float

@@ -3,12 +3,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.overload.water_filling import DEFAULT_CUSTOMER, effective_limits, water_fill
 
-unhurried = settings(deadline=None)
 # Sums of at most 40 amounts below 100: off by less than 40 · 4000 · 1.1e-16 < 1e-10.
 NEAR = 1e-9
 
@@ -16,7 +15,6 @@ amounts = st.one_of(st.integers(0, 20).map(float), st.floats(0.0, 100.0))
 demands = st.dictionaries(st.integers(0, 99), amounts, max_size=12)
 
 
-@unhurried
 @given(capacity=st.one_of(st.just(0.0), st.floats(0.0, 500.0)), demands=demands)
 def test_shares_are_those_of_the_water_level_found_by_bisection(
     capacity: float, demands: dict[int, float]
@@ -35,7 +33,6 @@ def test_shares_are_those_of_the_water_level_found_by_bisection(
     assert shares == pytest.approx({k: min(d, low) for k, d in demands.items()}, abs=NEAR)
 
 
-@unhurried
 @given(capacity=st.integers(0, 60), demands=st.lists(st.integers(0, 20), min_size=1, max_size=6))
 def test_shares_are_what_handing_out_crumbs_to_the_poorest_gives(
     capacity: int, demands: list[int]
@@ -53,7 +50,6 @@ def test_shares_are_what_handing_out_crumbs_to_the_poorest_gives(
     assert shares == pytest.approx({i: c / 60 for i, c in enumerate(crumbs)}, abs=1 / 60 + NEAR)
 
 
-@unhurried
 @given(capacity=st.floats(0.0, 500.0), demands=demands)
 def test_nobody_could_get_more_without_taking_it_from_someone_with_less(
     capacity: float, demands: dict[int, float]
@@ -75,7 +71,6 @@ worlds = st.dictionaries(
 )
 
 
-@unhurried
 @given(
     limits=st.dictionaries(st.sampled_from(["a", "b"]), amounts),
     demand=worlds,

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.balancing.backend import Backend, BackendView
@@ -12,7 +12,6 @@ from evenly.core.balancing.health import Health, HealthConfig
 from evenly.core.balancing.weights import WeightConfig, Weights
 from evenly.core.report import LoadReport
 
-unhurried = settings(deadline=None)
 START = 1_000.0
 # Bounds and trust out of the way: a ratio of weights is a ratio of what they are made of.
 PLAIN = WeightConfig(
@@ -53,7 +52,6 @@ def quotient(report: LoadReport) -> float:
 
 
 # A quotient of means lies between the quotients, as a mediant does.
-@unhurried
 @given(stories)
 def test_a_weight_is_never_outside_of_what_the_reports_made_it(
     story: list[tuple[float, LoadReport]],
@@ -73,7 +71,6 @@ def test_a_weight_is_never_outside_of_what_the_reports_made_it(
         assert view.weight + other.weight == pytest.approx(2.0)
 
 
-@unhurried
 @given(stories, st.floats(0.0, 60.0), st.floats(0.0, 60.0))
 def test_looking_in_between_changes_nothing(
     story: list[tuple[float, LoadReport]], first: float, second: float

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.window import DecayingAverage, DecayingCount, SlidingCount, TokenBucket
@@ -17,10 +17,8 @@ ticks = st.one_of(
     st.integers(min_value=10**7, max_value=10**8),  # it jumps ahead by hours
 )
 amounts = st.integers(min_value=0, max_value=1000)
-unhurried = settings(deadline=None)
 
 
-@unhurried
 @given(
     steps=st.lists(st.tuples(ticks, amounts), max_size=60),
     buckets=st.integers(min_value=1, max_value=20),
@@ -45,7 +43,6 @@ def test_sliding_count_keeps_its_word_for_every_age(
         assert surely <= total <= perhaps
 
 
-@unhurried
 @given(
     steps=st.lists(
         st.tuples(st.integers(min_value=-2000, max_value=2000), amounts, st.booleans()), max_size=60
@@ -70,7 +67,6 @@ def test_sliding_count_takes_every_earlier_now_for_the_latest(
     assert told_back.total(now * TICK) == never_back.total(latest * TICK)
 
 
-@unhurried
 @given(
     steps=st.lists(st.tuples(ticks, amounts), max_size=40),
     decay_seconds=st.floats(min_value=0.01, max_value=1000.0),
@@ -92,7 +88,6 @@ def test_decaying_count_is_the_sum_over_all_ages(
     assert count.value(now * TICK) == pytest.approx(expected, rel=1e-11, abs=1e-300)
 
 
-@unhurried
 @given(
     steps=st.lists(st.tuples(ticks, st.integers(min_value=-50, max_value=50)), min_size=1),
     tail=ticks,
@@ -136,7 +131,6 @@ bucket_steps = st.lists(
 )
 
 
-@unhurried
 @given(steps=bucket_steps, level=st.integers(min_value=0, max_value=10))
 def test_token_bucket_follows_a_plain_model_and_mints_nothing(
     steps: list[tuple[int, str, int]], level: int
@@ -175,7 +169,6 @@ def test_token_bucket_follows_a_plain_model_and_mints_nothing(
         assert model <= earned - spent
 
 
-@unhurried
 @given(
     rate=st.floats(min_value=1e-3, max_value=1e6),
     capacity=st.floats(min_value=1.0, max_value=1e6),

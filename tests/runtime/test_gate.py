@@ -396,7 +396,7 @@ def test_a_slice_out_of_bounds_is_refused(value: float) -> None:
         StartGate(slice_seconds=value)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     costs=st.lists(st.sampled_from([0.0, 0.0001, 0.001, 0.004, 0.02, 0.15]), max_size=40),
     seed=st.integers(min_value=0, max_value=2**32),

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from tests.suites.transports.stories import rolling_restarts
 from tests.suites.transports.transport import NO_RETRIES, Transport, every_transport
+
+pytestmark = pytest.mark.alone
 
 
 @every_transport

@@ -15,6 +15,8 @@ from tests.grpc_sync.backends import LONG_SECONDS, channel_to, method
 from tests.grpc_sync.process import Process
 from tests.http.serve_process import Served, served, until
 
+pytestmark = pytest.mark.alone
+
 QUIET_SECONDS = 0.2
 NAP_SECONDS = 1.5
 

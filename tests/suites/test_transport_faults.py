@@ -22,6 +22,8 @@ from tests.suites.transports.transport import (
     every_transport,
 )
 
+pytestmark = pytest.mark.alone
+
 Fleet = tuple[Backends, Client]
 
 

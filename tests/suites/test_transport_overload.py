@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.suites.transports.overload import overloaded
 from tests.suites.transports.transport import Transport, every_transport
+
+pytestmark = pytest.mark.alone
 
 
 @every_transport

@@ -7,6 +7,8 @@ import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator
 
+import pytest
+
 from evenly.core.balancing.membership import MembershipConfig
 from evenly.core.balancing.policies.catalogue import PolicyConfig
 from evenly.core.balancing.weights import WeightConfig
@@ -16,6 +18,8 @@ from evenly.runtime.client_config import ClientConfig
 from tests.suites.transports.load import Load, eventually
 from tests.suites.transports.stories import all_healthy, connections_to
 from tests.suites.transports.transport import Client, Transport, every_transport
+
+pytestmark = pytest.mark.alone
 
 # Two clients share them without a rest: then `subset_size` is exact.
 BACKENDS, SUBSET = 4, 2

@@ -7,7 +7,7 @@ import struct
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.report import LoadReport
@@ -18,7 +18,6 @@ from tests.wire.reports import TYPICAL, load_reports
 NONCE = 0x0123456789ABCDEF
 KEY = b"a key of the fleet"
 OTHER_KEY = b"a key of another fleet"
-unhurried = settings(deadline=None)
 nonces = st.integers(0, 2**64 - 1)
 keys = st.one_of(st.none(), st.binary(min_size=1, max_size=64))
 
@@ -27,7 +26,6 @@ def changed(data: bytes, at: int, new: bytes) -> bytes:
     return data[:at] + new + data[at + len(new) :]
 
 
-@unhurried
 @given(nonce=nonces, key=keys, report=load_reports)
 def test_all_datagrams_have_one_size_so_that_an_answer_is_never_larger(
     nonce: int, key: bytes | None, report: LoadReport
@@ -71,7 +69,6 @@ def test_a_question_is_zeros_but_for_its_nonce() -> None:
     assert parse_question(data, None) == NONCE
 
 
-@unhurried
 @given(nonce=nonces, key=keys)
 def test_a_question_comes_back(nonce: int, key: bytes | None) -> None:
     data = question(nonce, key)
@@ -80,7 +77,6 @@ def test_a_question_comes_back(nonce: int, key: bytes | None) -> None:
     assert parse_answer(data, key) is None
 
 
-@unhurried
 @given(
     nonce=nonces, key=keys, report=load_reports, kind=st.sampled_from([Kind.ANSWER, Kind.NOTICE])
 )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.report import LoadReport
@@ -15,7 +15,6 @@ TYPICAL_LINE = (
     ";e=1.5;t=0.0125;g=1.5;p=50051"
 )
 SHORTEST = "1;b=0;n=0;s=h;a=1111;r=0;c=0;u=0;q=0"
-unhurried = settings(deadline=None)
 
 
 def test_a_report_is_one_line() -> None:
@@ -45,7 +44,6 @@ def test_headers_come_as_bytes_too() -> None:
     assert parse_load(TYPICAL_LINE.encode()) == TYPICAL
 
 
-@unhurried
 @given(report=load_reports)
 def test_any_report_fits_and_comes_back_with_four_digits(report: LoadReport) -> None:
     line = format_load(report)
@@ -61,7 +59,6 @@ def test_any_report_fits_and_comes_back_with_four_digits(report: LoadReport) -> 
         assert getattr(back, name) == pytest.approx(getattr(report, name), rel=5.01e-4, abs=5e-324)
 
 
-@unhurried
 @given(report=load_reports, seed=st.integers(0, 2**32))
 def test_the_order_of_keys_and_new_keys_change_nothing(report: LoadReport, seed: int) -> None:
     line = format_load(report)
@@ -145,7 +142,6 @@ def test_what_is_neither_str_nor_bytes_is_no_report(value: object) -> None:
     assert parse_load(value) is None
 
 
-@unhurried
 @given(
     value=st.one_of(
         st.text(),

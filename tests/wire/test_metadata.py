@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.claim import ATTEMPT_MAX, is_customer
@@ -22,7 +22,6 @@ from evenly.wire.metadata import (
 
 NOW = 1_000.25
 SHEDDABLE = Request(criticality=Criticality.SHEDDABLE)
-unhurried = settings(deadline=None)
 
 
 def http_claims(*entries: tuple[str, str]) -> Claims:
@@ -305,7 +304,6 @@ _anything = st.one_of(
 _keys = st.one_of(st.sampled_from(_names), st.sampled_from(_names).map(str.encode), _anything)
 
 
-@unhurried
 @given(
     entries=st.lists(st.tuples(_keys, _anything)),
     trusted=st.booleans(),

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.report import LoadReport
@@ -18,11 +18,9 @@ from tests.wire.reports import TYPICAL, load_reports
 OrcaLoadReport: Any = importlib.import_module(
     "xds.data.orca.v3.orca_load_report_pb2"
 ).OrcaLoadReport
-unhurried = settings(deadline=None)
 fractions = st.floats(0.0, 1.0)
 
 
-@unhurried
 @given(report=load_reports, memory=fractions)
 def test_the_generated_module_reads_the_same_numbers(report: LoadReport, memory: float) -> None:
     message = OrcaLoadReport.FromString(orca.serialize(report, memory_utilization=memory))
@@ -33,7 +31,6 @@ def test_the_generated_module_reads_the_same_numbers(report: LoadReport, memory:
     assert message.eps == report.eps
 
 
-@unhurried
 @given(report=load_reports, memory=fractions)
 def test_the_generated_module_writes_the_same_bytes(report: LoadReport, memory: float) -> None:
     message = OrcaLoadReport(
@@ -97,7 +94,6 @@ def test_memory_is_a_fraction_or_unknown(memory: float, expected: float) -> None
     assert orca.text(report, memory_utilization=memory) == f"TEXT cpu_utilization=0.5{suffix}"
 
 
-@unhurried
 @given(report=load_reports, memory=st.floats())
 def test_readers_of_the_text_find_nothing_to_refuse(report: LoadReport, memory: float) -> None:
     line = orca.text(report, memory_utilization=memory)
@@ -133,7 +129,6 @@ def numbers(report: LoadReport | None) -> tuple[float, float, float] | None:
     return None if report is None else (report.utilization, report.qps, report.eps)
 
 
-@unhurried
 @given(report=load_reports)
 def test_what_we_write_we_read(report: LoadReport) -> None:
     said = orca.parse_message(orca.serialize(report))
@@ -188,7 +183,6 @@ def test_what_tells_no_weight_is_no_report(header: object) -> None:
     assert orca.parse_header(header) is None
 
 
-@unhurried
 @given(
     form=st.sampled_from([b"BIN ", b"TEXT ", b"JSON ", b"JSON {", b""]),
     start=st.binary(max_size=40),

@@ -170,7 +170,7 @@ def test_untrue_entries_do_not_pile_up() -> None:
     assert entry[0] == 10_000.0  # the last that was put: 1 + 9,999
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     steps=st.lists(
         st.tuples(

@@ -115,7 +115,7 @@ async def test_protection_drops_those_who_have_left_already() -> None:
     await ended(tasks[0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), slots=st.integers(1, 4), plain=st.booleans())
 def test_whatever_leaves_and_comes_nothing_is_left_in_the_end(
     seed: int, slots: int, plain: bool

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Literal, get_args, get_origin
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenly.core.criticality import Criticality
@@ -18,8 +18,6 @@ from evenly.errors import ConfigError
 from evenly.lab.sim.from_table import allowed, kind_of, kinds_of, schema, toml_key
 from evenly.lab.sim.load import load_scenario, parse_scenario, to_table, to_toml
 from evenly.lab.sim.scenario import SIMULATED_POLICIES, Scenario
-
-unhurried = settings(deadline=None)
 
 
 def keys(hint: object, at: str = "") -> Iterator[tuple[str, object]]:
@@ -143,7 +141,6 @@ def test_every_key_can_be_explained() -> None:
     assert all(allowed(hint) for _, hint in KEYS)
 
 
-@unhurried
 @given(table=st.one_of(st.dictionaries(names, junk), plausible(Scenario)))
 def test_any_table_is_a_scenario_or_refused(table: Mapping[str, object]) -> None:
     try:
@@ -174,7 +171,6 @@ changes = st.one_of(
 )
 
 
-@unhurried
 @given(some=st.lists(changes, min_size=1, max_size=2))
 def test_any_change_makes_a_scenario_or_is_refused(some: list[str], path: Path) -> None:
     try:
@@ -185,7 +181,6 @@ def test_any_change_makes_a_scenario_or_is_refused(some: list[str], path: Path) 
         assert isinstance(scenario, Scenario)
 
 
-@unhurried
 @given(scenario=scenarios())
 def test_a_scenario_survives_being_written(scenario: Scenario) -> None:
     assert parse_scenario(to_table(scenario), source="table") == scenario
