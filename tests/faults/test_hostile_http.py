@@ -169,9 +169,11 @@ async def test_an_honest_answer_with_each_byte_wrong_raises_nothing_unknown() ->
 
 
 async def test_byte_by_byte_an_honest_answer_is_honest() -> None:
+    # Said, as this server closes: else the next request may be on its way to a closed connection.
+    closed_after = reply(200, b"honest", LOAD, ("connection", "close"))
     ended: Counter[str] = Counter()
     async with (
-        listening(slowly(HONEST, 0.0)) as address,
+        listening(slowly(closed_after, 0.0)) as address,
         Session(f"static:{address}") as session,
     ):
         for _ in range(5):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -31,6 +32,8 @@ RATE = 100.0
 NOTICED_SECONDS = 6.0  # Three checks a second apart, and the two that they fall between.
 RECOVERED_SECONDS = 15.0  # What was sent into the void is sent again by TCP after up to 6.4 s.
 
+_numbers = itertools.count()
+
 
 def ip(*arguments: str) -> None:
     found = shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
@@ -43,8 +46,9 @@ class Network:
     """Be a bridge with a host of its own at each port."""
 
     def __init__(self) -> None:
-        # No other run's, and no longer than the 15 characters that a name may have.
-        self._name = f"ev{os.getpid() % 10**7}"
+        # No other run's, nor the last test's, which the kernel may still take down; and no longer
+        # than the 15 characters that a name may have.
+        self._name = f"ev{os.getpid() % 10**7}n{next(_numbers)}"
         self._net = f"10.213.{os.getpid() % 256}"
         self.hosts = [f"{self._net}.{number + 2}" for number in range(COUNT)]
 
