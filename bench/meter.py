@@ -10,7 +10,7 @@ from types import coroutine
 from typing import Any
 
 from bench.timing import Case, Row, compare
-from evenly.signals.meter import CostMeter
+from evenly.signals.cost_meter import CostMeter
 
 PER_REQUEST_NANOSECONDS = 3000.0
 PER_AWAIT_NANOSECONDS = 2000.0

@@ -67,7 +67,7 @@ _DEADLINE_MOST_SECONDS = 3.2e9
 
 
 class Meter(Protocol):
-    """Charge work to the request that it is done for; `evenly.signals.meter` has the one we use."""
+    """Charge work to the request that it is done for (ours: `evenly.signals.cost_meter`)."""
 
     def call(self, func: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call `func` in this thread, and charge what it consumes."""

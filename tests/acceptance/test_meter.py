@@ -10,7 +10,7 @@ import time
 import pytest
 
 from bench.meter import PER_AWAIT_NANOSECONDS, PER_REQUEST_NANOSECONDS, measure
-from evenly.signals.meter import CostMeter
+from evenly.signals.cost_meter import CostMeter
 
 pytestmark = pytest.mark.acceptance
 

@@ -299,7 +299,7 @@ def test_a_worker_that_dies_is_said_in_words(
 
     runner, arguments = {
         "batch": ("evenly.cli.simulate.run_batch", ["simulate", tiny]),
-        "swarm": ("evenly.cli.swarm.run_swarm", ["simulate", "--swarm", "2"]),
+        "swarm": ("evenly.cli.simulate_swarm.run_swarm", ["simulate", "--swarm", "2"]),
         "figures": ("evenly.lab.sim.figures.workers.produce", ["figures", "--out", str(tmp_path)]),
     }[command]
     monkeypatch.setattr(runner, broken)

@@ -22,9 +22,9 @@ from evenly.core.observer import Observer
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Request
+from evenly.http.client.httpx_transport import Transport
 from evenly.http.client.service import Service
 from evenly.http.client.session import Session
-from evenly.http.client.transport import Transport
 from evenly.probe.config import ProbeConfig
 from evenly.runtime.client_config import ClientConfig
 from evenly.wire.load_header import format_load

@@ -18,8 +18,8 @@ from evenly.core.overload.retry import RetryConfig
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.request import Outcome
 from evenly.http.client.errors import HttpError
+from evenly.http.client.httpx_transport import Transport
 from evenly.http.client.session import Session
-from evenly.http.client.transport import Transport
 from tests.http.raw_backend import (
     LOAD,
     OVERLOADED,

@@ -26,12 +26,12 @@ from evenly.http.client.errors import (
     ThrottledHttpError,
     Timeout,
 )
-from evenly.http.client.response import Response
-from evenly.http.client.transport_errors import (
+from evenly.http.client.httpx_errors import (
     NoBackendTransportError,
     ThrottledTransportError,
     TransportErrors,
 )
+from evenly.http.client.response import Response
 from tests.http.raw_backend import (
     DONT_RETRY,
     OVERLOADED,

@@ -17,8 +17,8 @@ import evenly
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome
 from evenly.http.client.fetch import Fetch
+from evenly.http.client.httpx_transport import Transport
 from evenly.http.client.session import Session
-from evenly.http.client.transport import Transport
 from tests.http.raw_backend import (
     OVERLOADED,
     Arrival,

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from evenly.runtime.metering import Metering
-from evenly.signals.meter import CostMeter
+from evenly.signals.cost_meter import CostMeter
 
 CHEAP = 10_000  # nanoseconds, as meters count
 DEAR = 600_000

@@ -27,8 +27,8 @@ from evenly.cli.progress import showing_progress
 from evenly.cli.simulate_changes import changed_scenario
 from evenly.cli.simulate_files import find_scenario, shipped_names
 from evenly.cli.simulate_progress import RowProgress
+from evenly.cli.simulate_swarm import swarm
 from evenly.cli.simulate_table import Origin, show_results
-from evenly.cli.swarm import swarm
 from evenly.errors import ConfigError
 from evenly.lab.sim.batch import plan_rows, run_batch
 from evenly.lab.sim.load import to_toml

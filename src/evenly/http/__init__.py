@@ -36,7 +36,7 @@ from evenly.runtime.backend_config import BackendConfig
 from evenly.runtime.client_config import ClientConfig
 
 if TYPE_CHECKING:
-    from evenly.http.client.transport import Transport
+    from evenly.http.client.httpx_transport import Transport
 
 __all__ = [
     "BackendConfig",
@@ -68,7 +68,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # httpx is brought by those who use it, and takes a tenth of a second to import.
     if name == "Transport":
-        from evenly.http.client.transport import Transport  # noqa: PLC0415
+        from evenly.http.client.httpx_transport import Transport  # noqa: PLC0415
 
         return Transport
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,7 +19,7 @@ import random
 from collections.abc import Callable
 from typing import Final, final
 
-from evenly.signals.meter import CostMeter
+from evenly.signals.cost_meter import CostMeter
 
 __all__ = ["Metering"]
 

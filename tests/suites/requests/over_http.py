@@ -11,8 +11,8 @@ import httpx
 import evenly
 from evenly.core.exchange import Requests
 from evenly.http.client.errors import ConnectionLost, Timeout
+from evenly.http.client.httpx_transport import Transport
 from evenly.http.client.session import Session
-from evenly.http.client.transport import Transport
 from evenly.wire.metadata import REJECT_KEY, parse_reject
 from tests.http.raw_backend import (
     DONT_RETRY,

@@ -33,7 +33,7 @@ from evenly.runtime.backend import BackendRuntime
 from evenly.runtime.backend_config import BackendConfig
 from evenly.runtime.gate import StartGate
 from evenly.runtime.metering import Metering
-from evenly.signals.meter import CostMeter
+from evenly.signals.cost_meter import CostMeter
 
 __all__ = ["Middleware", "backend_runtime"]
 

@@ -130,9 +130,11 @@ class Conductor:
             case "protect":
                 changed = replace(self.settings, is_protected=is_on)
                 text = f"protection {'on' if is_on else 'off'}"
-            case _:
+            case "wild":
                 changed = replace(self.settings, is_wild=is_on)
                 text = "customer “wild” runs wild" if is_on else "customer “wild” has gone"
+            case _:
+                raise AssertionError(name)
         self._say(text)
         self._apply(changed)
 

@@ -11,7 +11,7 @@ import evenly
 from evenly.core.criticality import Criticality
 from evenly.core.observer import Observer
 from evenly.core.request import Request
-from evenly.lab.demo.failures import Failures
+from evenly.lab.demo.failure_kinds import Failures
 from evenly.lab.demo.plan import WILD
 
 __all__ = ["REFUSALS", "Tally", "application_attempt", "bucket_of", "latency_ms"]

@@ -131,7 +131,7 @@ class Totals:
         return self.count("failed")
 
     def failed_by(self, criticality: str | None = None) -> dict[str, int]:
-        """Count failures by kind (`evenly.lab.demo.failures`): those that there were, by name."""
+        """Count failures by kind (`evenly.lab.demo.failure_kinds`), by name."""
         found: dict[str, int] = {}
         for key, n in sorted(self.counters.items()):
             if key[0] == "failed_by" and len(key) == 3 and criticality in (None, key[2]):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from evenly.lab.demo.failures import worded
+from evenly.lab.demo.failure_kinds import worded
 from evenly.lab.demo.totals import REASONS, Totals
 
 __all__ = [

@@ -28,7 +28,7 @@ from evenly.grpc.sync.server.reception import Reception
 from evenly.runtime.answer import gave_up, is_refusal, passed_on
 from evenly.runtime.backend import BackendRuntime
 from evenly.runtime.metering import Metering
-from evenly.signals.meter import CostMeter
+from evenly.signals.cost_meter import CostMeter
 
 __all__ = ["HandlerWrapper"]
 

@@ -27,10 +27,10 @@ from evenly.errors import UsageError
 from evenly.http.client.base import HEALTH_PATH, Client
 from evenly.http.client.errors import Phase
 from evenly.http.client.fetch import Fetch
+from evenly.http.client.httpx_errors import TransportErrors
 from evenly.http.client.outgoing import PIECE_BYTES, Outgoing, Pieces, Prepared, Upload
 from evenly.http.client.service import Service
 from evenly.http.client.timed import PhaseSeconds
-from evenly.http.client.transport_errors import TransportErrors
 from evenly.runtime.client_config import ClientConfig
 
 __all__ = ["Transport"]

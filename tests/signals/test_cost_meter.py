@@ -21,7 +21,7 @@ from evenly.context import (
     request_context,
     run_in_thread,
 )
-from evenly.signals.meter import CostMeter
+from evenly.signals.cost_meter import CostMeter
 
 T = TypeVar("T")
 

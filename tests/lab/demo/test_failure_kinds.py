@@ -10,7 +10,7 @@ import evenly
 from evenly.core.criticality import Criticality
 from evenly.http.client.errors import ConnectionLost, StatusError, Timeout
 from evenly.http.client.response import Response
-from evenly.lab.demo.failures import MOST_KINDS, Failures, kind_of, worded
+from evenly.lab.demo.failure_kinds import MOST_KINDS, Failures, kind_of, worded
 from evenly.lab.demo.tally import Tally
 
 
