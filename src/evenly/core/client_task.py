@@ -31,6 +31,7 @@ from evenly.core.balancing.membership import (
 from evenly.core.balancing.out_of_band import OutOfBand
 from evenly.core.balancing.policies.catalogue import PolicyConfig, make_policy
 from evenly.core.clock import Clock
+from evenly.core.level import level_of
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.overload.retry import RetryBudget, RetryConfig, may_retry
 from evenly.core.overload.throttle import Throttle, ThrottleSnapshot
@@ -62,6 +63,10 @@ _LEAST_EPS = 0.05
 _REPEAT_SECONDS = 0.02
 # How many backends a throttled client task asks whether it may send again.
 _THROTTLE_PROBES = 2
+# A backend that is known to refuse a request is passed over so often, ...
+_REPICKS = 3
+# ... if that was heard so lately.
+_CUT_SECONDS = 0.3
 
 
 @final
@@ -183,12 +188,13 @@ class ClientTask:
         throttle = self._throttle
         views: Sequence[BackendView]
         if throttle.is_troubled:
-            if throttle.should_ask(request.criticality, now):
+            level = level_of(request, self._rng)
+            if throttle.should_ask(level, now):
                 views = self._candidates.some(_THROTTLE_PROBES)
                 if views:
                     return self._ask(self._resume_throttled, request, views, now)
             left = _seconds_left(request, now)
-            if not throttle.admit(request.criticality, request.customer, now, left):
+            if not throttle.admit(level, request.customer, now, left):
                 return self.refuse(request, _THROTTLED[throttle.cause])
         policy = self._policy
         if policy.asks and self._is_worth_asking and self._candidates.are_healthy:
@@ -232,7 +238,7 @@ class ClientTask:
         view.reported_at = now
         if not is_probe:
             view.told_at = now
-        self._throttle.record_report(report.admits, now)
+        self._throttle.record_report(report.cut, now)
         # That a backend is healthy again is told to everyone at once; were its empty queue a fact
         # to go by, everyone's next request would meet there.
         if not is_news:
@@ -249,7 +255,7 @@ class ClientTask:
         if view is None or now - view.told_at > _REPEAT_SECONDS or view.report is None:
             return
         view.reported_at = now
-        self._throttle.record_report(view.report.admits, now)
+        self._throttle.record_report(view.report.cut, now)
         self._policy.record_report(view, view.report, now, is_probe=False)
 
     def wants_orca(self, view: BackendView) -> bool:
@@ -385,7 +391,8 @@ class ClientTask:
         now = self._clock()
         # The policy asked how busy they are, and heard whether they would refuse: for a client task
         # that seldom sends, that may be the first it hears of an overload.
-        if self._throttle.is_troubled and self._throttle.should_ask(ask.request.criticality, now):
+        throttle = self._throttle
+        if throttle.is_troubled and throttle.should_ask(level_of(ask.request, self._rng), now):
             return self._start_asked(ask, now, is_admitted=True)
         return self._start(ask.request, None, now)
 
@@ -394,21 +401,22 @@ class ClientTask:
 
     def _start_asked(self, ask: Ask, now: float, *, is_admitted: bool) -> Attempt | Rejection:
         request = ask.request
-        admits: int | None = None
+        level = level_of(request, self._rng)
+        cut: float | None = None
         refusing: list[BackendView] = []
         for view in ask.views:
             if view.report is not None and view.reported_at >= ask.asked_at:
-                admits = (admits or 0) | view.report.admits
-                if not view.report.admits >> request.criticality & 1:
+                cut = view.report.cut if cut is None else min(cut, view.report.cut)
+                if level < view.report.cut:
                     refusing.append(view)
         throttle = self._throttle
         left = _seconds_left(request, now)
         if not throttle.admit_asked(
-            request.criticality, request.customer, admits, now, left, is_admitted=is_admitted
+            level, request.customer, cut, now, left, is_admitted=is_admitted
         ):
             return self.refuse(request, _THROTTLED[throttle.cause])
         # Who has just said no is not to be sent what the other said yes to.
-        return self._start(request, None, now, avoid=refusing)
+        return self._start(request, None, now, avoid=refusing, line=cut)
 
     def _retry(self, request: Request, previous: Attempt, now: float) -> Attempt | Rejection:
         if previous.next is not Next.RETRY:
@@ -429,8 +437,14 @@ class ClientTask:
         previous: Attempt | None,
         now: float,
         avoid: Collection[BackendView] = (),
+        line: float | None = None,
     ) -> Attempt | Rejection:
-        view = self._policy.pick(now, avoid)
+        """Pick a backend; `line` is below what nothing is sent, where not the throttle says it."""
+        if self._throttle.is_troubled:
+            line = self._throttle.line(now) if line is None else line
+            view = self._pick_above(level_of(request, self._rng), now, avoid)
+        else:
+            view = self._policy.pick(now, avoid)
         if view is None:
             view = self._candidates.spare(avoid)
             if view is None:
@@ -444,9 +458,29 @@ class ClientTask:
         if previous is None:
             self._retry_budget.earn()
         attempt = Attempt(self._finish_attempt, view, request, previous, now)
+        if line:
+            attempt.line = line
         if self._observer is not NO_OBSERVER:
             self._observer.attempt_begun(view.backend.address, request, attempt.number)
         return attempt
+
+    def _pick_above(
+        self, level: float, now: float, avoid: Collection[BackendView]
+    ) -> BackendView | None:
+        """Pick a backend that does not cut above this level, as far as is known."""
+        view = self._policy.pick(now, avoid)
+        refusing = list(avoid)
+        for _ in range(_REPICKS):
+            if view is None or view.report is None or level >= view.report.cut:
+                break
+            if now - view.reported_at > _CUT_SECONDS:
+                break
+            refusing.append(view)
+            other = self._policy.pick(now, refusing)
+            if other is None or other in refusing:
+                break
+            view = other
+        return view
 
     def refuse(self, request: Request, rejection: Rejection) -> Rejection:
         """Have it seen that a request is refused here, and return why."""
@@ -491,6 +525,7 @@ class ClientTask:
             may_go_on
             and attempt.number < self._config.retry.attempts
             and may_retry(outcome, idempotent=request.idempotent)
+            and not (outcome.is_rejection and self._is_below_line(request, now))
         ):
             if self._retry_budget.take():
                 return Next.RETRY
@@ -499,6 +534,11 @@ class ClientTask:
         if outcome is _OK or outcome is Outcome.CANCELLED:
             return _DONE
         return Next.GIVE_UP
+
+    def _is_below_line(self, request: Request, now: float) -> bool:
+        """Return whether any other backend would refuse a request too."""
+        line = self._throttle.line(now) if self._throttle.is_troubled else 0.0
+        return line > 0.0 and level_of(request, self._rng) < line
 
     def _record_end(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         request = attempt.request

@@ -132,7 +132,7 @@ def of_backend(
         if signal.value is not None and is_label(name):
             yield "backend_signal", (name,), signal.value
     for level, label in LEVELS:
-        yield "backend_rejection_probability", (label,), utilization.rejection_probabilities[level]
+        yield "backend_rejection_probability", (label,), shown.rejection_probabilities[level]
     yield "backend_degrading", (), utilization.should_degrade
     for number, count in enumerate(shown.attempts, 1):
         label = str(number) if number <= len(ATTEMPTS) else MORE

@@ -94,6 +94,7 @@ class Job:
         "is_parked",
         "is_second_half",
         "left_seconds",
+        "line",
         "machine",
         "number",
         "outcome",
@@ -107,6 +108,7 @@ class Job:
         self.attempt = attempt
         self.machine = machine
         self.number = 1 if attempt is None else attempt.number
+        self.line = 0.0 if attempt is None else attempt.line
         self.outcome: Outcome | None = None
         self.report: LoadReport | None = None
         self.process: Process | None = None

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Below", "Process"]
 
 _RUNNABLE = "runnable"
-_ALL = 0b1111  # Every criticality is admitted, as is usual.
 
 
 class Below(Protocol):
@@ -66,7 +65,6 @@ class Process:
         self._cores = config.cores
         self._mean_seconds = config.cost.mean_seconds
         self._has_middle = config.io_seconds > 0.0 or below is not None
-        self._says_runnable = _RUNNABLE in machine.task_config.utilization.signals
         self._speed = speed
         self._busy = 0
         self._busy_seconds = 0.0
@@ -121,7 +119,7 @@ class Process:
             self._inbox.append(job)
             return
         job.process = self
-        decision = self.task.admit(job.call.request, job.number)
+        decision = self.task.admit(job.call.request, job.number, line=job.line)
         if isinstance(decision, Rejection):
             job.outcome = decision.outcome
             self._put_first(job, self._config.reject_cost_ratio * self._mean_seconds)
@@ -298,11 +296,8 @@ class Process:
                 work.ends_at = now + work.left_seconds / self._speed
                 self._running[work] = None
                 events.at(work.ends_at, work.finish_turn)
-        if self._says_runnable:
-            waiting = len(queue) + (
-                self._urgent_seconds / self._mean_seconds if self._urgent else 0
-            )
-            self.task.record_signal(_RUNNABLE, self._busy + waiting)
+        waiting = len(queue) + (self._urgent_seconds / self._mean_seconds if self._urgent else 0)
+        self.task.record_signal(_RUNNABLE, self._busy + waiting)
 
     def _take_next_step(self, job: Job) -> bool:
         """Let a request go on after a turn; return whether it is over."""
@@ -343,9 +338,7 @@ class Process:
         self._work()
 
     def _answer(self, job: Job) -> None:
-        report = job.report = self.task.report()
-        if report.admits != _ALL:
-            self._checkers.reported(self.machine.backend.address, report.admits, self._events.now)
+        job.report = self.task.report()
         job.process = None
         self.machine.left(self)
         self._events.after(job.call.caller.delay(), job.come_back)

@@ -31,6 +31,7 @@ class Second:
         "rejected",
         "succeeded",
         "throttled",
+        "users",
     )
 
     def __init__(self) -> None:
@@ -42,6 +43,8 @@ class Second:
         """Of those that succeeded."""
         self.customers: dict[str, list[int]] = {}
         """Offered and succeeded, by customer, where there are several."""
+        self.users: dict[Criticality, list[int]] = {}
+        """Users offered and wholly served, where each makes several calls."""
         self.completed = 0
         """Requests that succeeded, whenever they began: goodput is work done in time."""
         self.attempts = 0
