@@ -20,6 +20,7 @@ from evenly.core.averages import Averages
 from evenly.core.backend_task_config import BackendTaskConfig
 from evenly.core.clock import Clock
 from evenly.core.criticality import Criticality
+from evenly.core.level import draw_luck
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.overload.cost import COST_MOST_SECONDS, CostKeeper
 from evenly.core.overload.cut_line import CutLine
@@ -127,7 +128,13 @@ class BackendTask:
 
     @overload
     def admit(
-        self, request: Request, attempt: int = 1, *, line: float = 0.0
+        self,
+        request: Request,
+        attempt: int = 1,
+        *,
+        seconds_left: float | None = None,
+        luck: float | None = None,
+        line: float = 0.0,
     ) -> Admission | Rejection: ...
     @overload
     def admit(
@@ -136,6 +143,7 @@ class BackendTask:
         attempt: int,
         kind: type[Kind],
         seconds_left: float | None = None,
+        luck: float | None = None,
         line: float = 0.0,
     ) -> Kind | Rejection: ...
     def admit(
@@ -144,14 +152,14 @@ class BackendTask:
         attempt: int = 1,
         kind: type[Admission] = Admission,
         seconds_left: float | None = None,
+        luck: float | None = None,
         line: float = 0.0,
     ) -> Admission | Rejection:
         """Take a request or refuse it, before its body is read; `kind` is made of it.
 
-        `line` is the level below which its client task sends nothing.
-
-        `seconds_left` until the deadline are for a `request` that others share, and replace its
-        own.  Nothing that a caller may claim raises here, by way of `evenly.core.claim.believe`.
+        `seconds_left` until the deadline and `luck` are for a `request` that others share, and
+        replace its own.  `line` is the level below which its client task sends nothing.  Nothing
+        that a caller may claim raises here, by way of `evenly.core.claim.believe`.
         A lame duck still serves: whoever sends to it has not heard yet, or has nobody else.
         """
         clock = self._clock  # A call of an attribute takes the slow way; so does one in `finish`.
@@ -172,20 +180,26 @@ class BackendTask:
                 return self._reject(request, _out_of_quota(self._quotas, request, now), now)
         if now >= self._count_at:
             self._count(now)
+        if luck is None:
+            luck = request.luck
         cut_line = self._cut_line
-        cut_line.arrived[request.criticality] += 1
+        criticality = request.criticality
+        cut_line.arrived[criticality] += 1
         if line:
-            cut_line.hold_back(request.criticality, line)
-        if request.criticality < self._cut or cut_line.wait_seconds:
-            refusal = self._refusal(request, deadline_at, now)
-            if refusal is not None:
+            cut_line.hold_back(criticality, line)
+        if criticality < self._cut or cut_line.wait_seconds:
+            if luck is None:
+                luck = draw_luck(self._rng)
+            if self._is_too_much(criticality + luck, deadline_at, now):
                 if reservation is not None:
                     reservation.cancel(now)
-                return self._reject(request, refusal, now)
+                widespread = self._attempts.retries_are_widespread
+                return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED, now)
         admission = kind()
         admission.task = self
         admission._said = request  # noqa: SLF001 -- its own
         admission.deadline_at = deadline_at
+        admission.luck = luck
         admission.reservation = reservation
         admission.admitted_at = now
         admission.is_finished = False
@@ -195,21 +209,11 @@ class BackendTask:
             self._observer.request_admitted(request)
         return admission
 
-    def _refusal(
-        self, request: Request, deadline_at: float | None, now: float
-    ) -> Rejection | None:
-        """Return why a request is refused that is below the line, or would be answered too late."""
-        is_late = deadline_at is not None and deadline_at - now < self._cut_line.wait_seconds
-        if not is_late and not self._is_below(request):
-            return None
-        return _DONT_RETRY if self._attempts.retries_are_widespread else _OVERLOADED
-
-    def _is_below(self, request: Request) -> bool:
-        if request.criticality >= self._cut:
-            return False
-        if request.luck is None:  # It may be others' too, and nobody is to have its luck from here.
-            return request.criticality + self._rng.random() < self._cut
-        return request.criticality + request.luck < self._cut
+    def _is_too_much(self, level: float, deadline_at: float | None, now: float) -> bool:
+        """Return whether a request is below the line, or would be answered too late."""
+        return level < self._cut or (
+            deadline_at is not None and deadline_at - now < self._cut_line.wait_seconds
+        )
 
     def pass_on(self, admission: Admission, cpu_seconds: float = 0.0) -> Rejection:
         """End a request whose handler let a rejection from below out; return what to answer.
@@ -278,13 +282,13 @@ class BackendTask:
             check.count("probe_port", port, 1, 65535)
         self._probe_port = port
 
-    def should_degrade(self, request: Request) -> bool:
-        """Return whether a cheaper answer is wanted for a request now; any thread may ask.
+    def should_degrade(self, level: float) -> bool:
+        """Return whether a cheaper answer is wanted for a request; any thread may ask.
 
-        That is one criticality before it would be refused: who is not refused yet does with less.
+        That begins one criticality before the request would be refused: who is not refused yet
+        makes do with less.
         """
         cut = self._cut
-        level = request.criticality + (request.luck or 0.0)
         return (cut > 0.0 and cut > level - 1.0) or self._utilization.should_degrade(self._clock())
 
     def announce_healthy(self) -> bool:

@@ -172,7 +172,9 @@ class Utilization:
         It changes nothing, so that handlers may ask from any thread.  While another one records,
         the answer may be that of a moment before.
         """
-        return not self.is_calm and any(signal.value(now) >= signal.degrade_at for signal in self._signals.values())
+        return not self.is_calm and any(
+            signal.value(now) >= signal.degrade_at for signal in self._signals.values()
+        )
 
     def value(self, now: float) -> float:
         """Return the CPU rate in units of what is provisioned; 0.0 where it is unknown."""
