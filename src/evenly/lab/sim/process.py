@@ -60,7 +60,7 @@ class Process:
         self.is_dead = False
         self.fails_fast = False
         self._events = events
-        self._checkers = machine.stage.checkers
+        self._order = machine.stage.checkers.order
         self._config = config
         self._cores = config.cores
         self._mean_seconds = config.cost.mean_seconds
@@ -119,7 +119,11 @@ class Process:
             self._inbox.append(job)
             return
         job.process = self
-        decision = self.task.admit(job.call.request, job.number, line=job.line)
+        request = job.call.request
+        decision = self.task.admit(request, job.number, line=job.line)
+        self._order.decided(
+            self.machine.backend.address, self.task, request, decision, self._events.now
+        )
         if isinstance(decision, Rejection):
             job.outcome = decision.outcome
             self._put_first(job, self._config.reject_cost_ratio * self._mean_seconds)
@@ -306,7 +310,8 @@ class Process:
         if job.outcome is None and self._has_middle and not job.is_second_half:
             self._away[job] = None
             if self.below is not None:
-                self.below.issue(job.call.request, partial(self._came_from_below, job))
+                # With the luck that it was admitted with.
+                self.below.issue(job.admission.request, partial(self._came_from_below, job))
             else:
                 self._events.after(self.machine.draw_io_seconds(), job.resume)
             return False

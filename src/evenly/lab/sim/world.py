@@ -122,7 +122,7 @@ class World:
             for machine in fleet.machines:
                 if machine.process is not None:
                     actives += _surplus(machine.backend.address, machine.process)
-        self.stage.checkers.finished(actives, self.stage.recorder.seconds)
+        self.stage.checkers.finished(actives)
 
     # Services, from the lowest up.
 
