@@ -141,10 +141,11 @@ class Backend:
     # Signals.
 
     def _changed(self) -> None:
-        if self._runtime is not None and not self._given["is_real_cpu"]:
+        # Where nobody says how long the queue is, nothing is refused for it: that is "unprotected".
+        # A backend that was protected still believes for 5 s what it heard last.
+        if self._runtime is not None and self._is_protected and not self._given["is_real_cpu"]:
             machine = self._machine
-            runnable = machine.busy + machine.waiting if self._is_protected else 0
-            self._runtime.record_signal("runnable", runnable)
+            self._runtime.record_signal("runnable", machine.busy + machine.waiting)
 
     def _tick(self) -> None:
         asyncio.get_running_loop().call_later(_SIGNAL_SECONDS, self._tick)
@@ -199,6 +200,7 @@ class Backend:
             "utilization": round(utilization, 4),
             "active": 0 if shown is None else shown.active,
             "waiting": self._machine.waiting,
+            "cut": 0.0 if shown is None else round(shown.cut, 4),
             "ok": self._tally.ok,
             "failed": self._tally.failed,
             "rejected": self._tally.rejected,
