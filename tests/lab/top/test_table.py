@@ -190,8 +190,8 @@ def test_cells() -> None:
     ("cut", "expected"),
     [
         pytest.param(None, "–", id="unknown"),
-        pytest.param(0.0, "none", id="calm"),
-        pytest.param(0.004, "none", id="less than can be shown"),
+        pytest.param(0.0, "nothing", id="calm"),
+        pytest.param(0.004, "nothing", id="less than can be shown"),
         pytest.param(0.4, "S 40%", id="some of the lowest"),
         pytest.param(1.0, "S 100%", id="the end of a criticality is not the next one's beginning"),
         pytest.param(1.004, "S 100%", id="nor is what rounds to it"),
@@ -199,7 +199,7 @@ def test_cells() -> None:
         pytest.param(2.75, "C 75%", id="most of the third"),
         pytest.param(4.0, "C+ 100%", id="everything"),
         pytest.param(7.0, "C+ 100%", id="more than there is"),
-        pytest.param(-1.0, "none", id="less than there is"),
+        pytest.param(-1.0, "nothing", id="less than there is"),
     ],
 )
 def test_what_is_below_a_cut_line(cut: float | None, expected: str) -> None:

@@ -81,7 +81,7 @@ class Cells:
             return self.none
         percent = min(round(100.0 * value), 100 * len(_MARKS))
         if percent <= 0:
-            return "none"
+            return "nothing"
         rank = (percent - 1) // 100
         return f"{_MARKS[rank]} {percent - 100 * rank}%"
 

@@ -43,7 +43,7 @@ export function below(line) {
   }
   const value = Math.min(Math.round(line * 100), 100 * MARKS.length);
   if (value <= 0) {
-    return "none";
+    return "nothing";
   }
   const rank = Math.ceil(value / 100) - 1;
   return `${MARKS[rank]} ${value - 100 * rank} %`;
