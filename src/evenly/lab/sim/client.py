@@ -132,7 +132,12 @@ class Client:
             if reason is Reason.THROTTLED:
                 self._recorder.second.throttled += 1
                 self._checkers.order.throttled(
-                    self.name, self.task, call.request, step.rejection, call.asked, self._events.now
+                    self.name,
+                    self.task,
+                    call.request,
+                    step.rejection,
+                    asked=call.asked,
+                    now=self._events.now,
                 )
             elif reason is Reason.NO_BACKEND:
                 self._connect()  # It may have one tried.

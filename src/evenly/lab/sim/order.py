@@ -1,8 +1,8 @@
 """See that nobody refuses a request and takes one that matters less.
 
-SRE book, chapter 21, "Criticality": a task rejects requests of one criticality "only if it's already
-rejecting all requests of all lower criticalities".  With levels each decision is one comparison, so
-each is checked by itself, in its instant, and exactly:
+SRE book, chapter 21, "Criticality": a task rejects requests of one criticality "only if it's
+already rejecting all requests of all lower criticalities".  With levels each decision is one
+comparison, so each is checked by itself, in its instant, and exactly:
 
 - A backend admits what is at or above its cut-line, and refuses for overload what is below it.  It
   also refuses what it could only answer too late, whatever the level.
@@ -10,8 +10,8 @@ each is checked by itself, in its instant, and exactly:
   asked backends, the lowest of their answers is its line.
 - A refused request is tried again only if it is at or above the line.
 
-A request whose luck nobody has drawn yet could have any level of its criticality, so it is taken for
-the lowest: a backend that admits it must cut no higher, and one that refuses it must cut higher.
+A request whose luck nobody has drawn yet could have any level of its criticality, so it is taken
+for the lowest: who admits it must cut no higher, and who refuses it must cut higher.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class Order:
         task: ClientTask,
         request: Request,
         rejection: Rejection,
+        *,
         asked: Asked | None,
         now: float,
     ) -> None:

@@ -29,6 +29,8 @@ class Second:
         "probes",
         "refused",
         "rejected",
+        "seldom_offered",
+        "seldom_succeeded",
         "succeeded",
         "throttled",
         "users",
@@ -39,6 +41,9 @@ class Second:
         self.succeeded = [0] * len(Criticality)
         self.refused = [0] * len(Criticality)
         """Requests that came to nothing because somebody refused them."""
+        self.seldom_offered = [0] * len(Criticality)
+        self.seldom_succeeded = [0] * len(Criticality)
+        """Of these, those of client tasks that send seldom, where some send oftener."""
         self.latencies = array("d")
         """Of those that succeeded."""
         self.customers: dict[str, list[int]] = {}

@@ -95,7 +95,9 @@ class WorkloadConfig:
     """Where there is no backend, requests wait for one until their time-out."""
     bursts: BurstConfig | None = None
     calls_per_user: int = 1
-    """More: a user makes so many at once, with the same luck, and needs them all."""
+    """More: a user makes so many at once, and needs them all."""
+    shares_luck: bool = True
+    """Whether all calls of a user have the same luck; otherwise each is drawn by itself."""
 
     def __post_init__(self) -> None:
         for criticality, share in self.criticalities.items():

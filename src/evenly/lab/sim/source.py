@@ -119,6 +119,7 @@ class Source:
         requests_per_second: float,
         profile: Profile,
         mix: Mix,
+        is_seldom: bool = False,
     ) -> None:
         self.sender = sender
         """Where requests go: a client task that restarts is replaced here."""
@@ -128,6 +129,8 @@ class Source:
         self._random = self._rng.random
         self._luck = stage.rng(f"{name}/luck")
         self._calls = stage.scenario.workload.calls_per_user
+        self._shares_luck = stage.scenario.workload.shares_luck
+        self._is_seldom = is_seldom
         self._users_per_second = requests_per_second / self._calls
         self._profile = profile
         self._mix = mix
@@ -181,9 +184,9 @@ class Source:
         if self._calls == 1:
             self._issue(criticality, customer, None, self._ended)
             return
-        # All calls of a user at once, of one luck; whoever gets less than all has got nothing.
+        # All calls of a user at once; whoever gets less than all has got nothing.
         user = _User(self._calls)
-        luck = draw_luck(self._luck)
+        luck = draw_luck(self._luck) if self._shares_luck else None
         self._stage.recorder.second.users.setdefault(criticality, [0, 0])[0] += 1
         for _ in range(self._calls):
             self._issue(criticality, customer, luck, partial(self._ended_for, user))
@@ -204,6 +207,8 @@ class Source:
         )
         second = self._stage.recorder.second
         second.offered[criticality] += 1
+        if self._is_seldom:
+            second.seldom_offered[criticality] += 1
         if self._has_customers:
             second.customers.setdefault(customer, [0, 0])[0] += 1
         self.sender.issue(request, on_end)
@@ -218,6 +223,8 @@ class Source:
         second = call.second
         if end is Outcome.OK:
             second.succeeded[call.request.criticality] += 1
+            if self._is_seldom:
+                second.seldom_succeeded[call.request.criticality] += 1
             self._stage.recorder.second.completed += 1
             second.latencies.append(self._events.now - call.begun_at)
             if self._has_customers:

@@ -111,14 +111,14 @@ class _Exchange:
         self, seed: int, backends: int, rejecting: int, attempts: AttemptHistogramConfig
     ) -> None:
         # Overloaded from the start: it will never be known what a request costs.
-        config = BackendTaskConfig(attempts=attempts, burst_seconds=0.0)
+        config = BackendTaskConfig(attempts=attempts)
         self.tasks = [
             BackendTask(config, clock=_clock, rng=random.Random(f"{seed}/backend-{i}"), boot=1)
             for i in range(backends)
         ]
         for index, task in enumerate(self.tasks):
             task.announce_healthy()
-            task.record_signal("runnable", _HOPELESS if index < rejecting else 0.0)
+            task.record_signal("memory", _HOPELESS if index < rejecting else 0.0)
         self._clients = [self._make_client(seed, index) for index in range(_CLIENTS)]
 
     def send(self, requests: int) -> int:
