@@ -264,7 +264,7 @@ def test_should_degrade_is_asked_anew_and_false_outside() -> None:
     answers = [True, False]
 
     assert not should_degrade()
-    with serving(Request(), should_degrade=lambda: answers.pop(0)):
+    with serving(Request(), should_degrade=lambda _: answers.pop(0)):
         assert [should_degrade(), should_degrade()] == [True, False]
     mark_degraded()  # Outside of a request there is nothing to mark.
 
@@ -313,7 +313,7 @@ def raise_if_told(name: str) -> None:
 
 
 async def ask(handler: Any, name: str, **options: bool) -> tuple[str, bool]:
-    with serving(Request(), should_degrade=lambda: options.pop("degrade", False)) as scope:
+    with serving(Request(), should_degrade=lambda _: options.pop("degrade", False)) as scope:
         answer = handler(name, **{"loud": True} if options.pop("loud", False) else {})
         return await answer if inspect.isawaitable(answer) else answer, scope.was_degraded
 
@@ -366,7 +366,7 @@ def test_what_the_cheaper_one_raises_goes_out() -> None:
 
 
 async def test_a_child_task_marks_the_response_of_its_request() -> None:
-    with serving(Request(), should_degrade=lambda: True) as scope:
+    with serving(Request(), should_degrade=lambda _: True) as scope:
         await asyncio.create_task(full_async("x"))
 
     assert scope.was_degraded
@@ -381,7 +381,7 @@ def test_a_method_is_degradable() -> None:
         def search(self, query: str) -> list[str]:
             return [query]
 
-    with serving(Request(), should_degrade=lambda: True):
+    with serving(Request(), should_degrade=lambda _: True):
         assert Search().search("x") == []
     assert Search().search("x") == ["x"]
 
@@ -452,4 +452,5 @@ def test_a_call_has_the_shorter_of_two_deadlines(
         customer="indexer",
         deadline_at=deadline_at,
         idempotent=True,
+        luck=request.luck,
     )

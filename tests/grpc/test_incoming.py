@@ -56,14 +56,14 @@ def test_a_request_that_claims_nothing_is_the_default_and_its_peer_is_not_asked_
     incoming: Incoming,
 ) -> None:
     context = Context(("user-agent", "grpc-python"), ("traceparent", "00-1-2-03"), peer=FAR)
-    request, attempt, is_evenly = incoming.read(context)
+    request, attempt, is_evenly, luck, line = incoming.read(context)
 
     assert (request.criticality, request.customer, request.deadline_at) == (
         Criticality.CRITICAL,
         "",
         None,
     )
-    assert (attempt, is_evenly, context.asked) == (1, False, 0)
+    assert (attempt, is_evenly, luck, line, context.asked) == (1, False, None, 0.0, 0)
 
 
 @pytest.mark.parametrize("times", [1, 2])  # What is remembered is the same.
@@ -72,8 +72,8 @@ def test_claims_are_believed_of_trusted_peers_and_capped_of_others(
 ) -> None:
     said = (PLUS, ("evenly-customer", "shop"), ("grpc-previous-rpc-attempts", "2"))
     for _ in range(times):
-        near, near_attempt, _ = incoming.read(Context(*said))
-        far, far_attempt, _ = incoming.read(Context(*said, peer=FAR))
+        near, near_attempt, *_ = incoming.read(Context(*said))
+        far, far_attempt, *_ = incoming.read(Context(*said, peer=FAR))
 
         assert (near.criticality, near.customer, near_attempt) == (
             Criticality.CRITICAL_PLUS,

@@ -18,7 +18,7 @@ QUOTA = QuotaConfig(
 )
 FIT = 7
 CONFIG = BackendConfig(
-    task=BackendTaskConfig(quota=QUOTA, runnable_slack=10_000.0, quiet_seconds=0.0)
+    task=BackendTaskConfig(quota=QUOTA, limits_queue=False, quiet_seconds=0.0)
 )
 HEADERS = (("evenly-customer", "a"), ("evenly-criticality", "CRITICAL_PLUS"))
 

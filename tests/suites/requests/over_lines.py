@@ -23,9 +23,9 @@ _REFUSALS = {
     Act.DONT_RETRY: Reason.DONT_RETRY,
     Act.OUT_OF_QUOTA: Reason.OUT_OF_QUOTA,
 }
-# Without signals a backend refuses nothing, however busy the machine is.
+# A backend refuses nothing, however busy the machine is.
 _CONFIG = BackendConfig(
-    task=BackendTaskConfig(utilization=UtilizationConfig(signals={})),
+    task=BackendTaskConfig(limits_queue=False, utilization=UtilizationConfig(signals={})),
     probe=ProbeConfig(is_on=False),
 )
 
@@ -58,11 +58,18 @@ class Backend:
             assert backend.active == 0
             backend.close()
 
-    def _admit_or_refuse(self, request: Request, attempt: int = 1) -> Admission | Rejection:
+    def _admit_or_refuse(
+        self,
+        request: Request,
+        attempt: int = 1,
+        *,
+        luck: float | None = None,
+        line: float = 0.0,
+    ) -> Admission | Rejection:
         act = self._script.next[0] if self._script.next else self._script.then
         reason = _REFUSALS.get(act)
         if reason is None:
-            return self._admit(request, attempt)
+            return self._admit(request, attempt, luck=luck, line=line)
         self._script.arrive(self.address, "")
         return Rejection(reason, retryable=reason is Reason.OVERLOADED)
 
