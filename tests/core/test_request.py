@@ -39,9 +39,27 @@ def test_a_request_is_not_idempotent_unless_told() -> None:
     assert Request(idempotent=True) != Request()
 
 
+def test_a_request_has_no_luck_until_somebody_needs_it() -> None:
+    assert Request().luck is None
+
+
+def test_a_request_with_another_deadline_has_the_same_luck() -> None:
+    assert Request(luck=0.25).until(9.0).luck == 0.25
+    assert Request().until(9.0).luck is None
+
+
+# Luck comes later: a retry is of an equal request, whether or not its first attempt drew one.
+def test_requests_that_ask_for_the_same_are_equal_whatever_their_luck() -> None:
+    assert Request(luck=0.25) == Request(luck=0.5) == Request()
+
+
 def test_a_request_carries_what_the_call_site_said() -> None:
     request = Request(
-        criticality=Criticality.SHEDDABLE, customer="indexer", deadline_at=12.5, idempotent=True
+        criticality=Criticality.SHEDDABLE,
+        customer="indexer",
+        deadline_at=12.5,
+        idempotent=True,
+        luck=0.25,
     )
 
     assert dataclasses.asdict(request) == {
@@ -49,6 +67,7 @@ def test_a_request_carries_what_the_call_site_said() -> None:
         "customer": "indexer",
         "deadline_at": 12.5,
         "idempotent": True,
+        "luck": 0.25,
     }
 
 
