@@ -314,8 +314,8 @@ def test_the_highest_criticality_first(
     for criticality, ratio in zip(order, least, strict=False):
         assert success(rows, criticality) >= ratio, criticality
     assert success(rows, "SHEDDABLE") <= 0.02
-    if load < 10.0:
-        assert medians(rows, lambda row: row.recovery_seconds) <= 2.0
+    # Slow requests tell late that there is room again.
+    assert medians(rows, lambda row: row.recovery_seconds) <= (5.0 if name == "small-slow" else 2.0)
 
 
 def test_slow_requests_do_not_wait_for_half_of_their_deadline(show: Show) -> None:
@@ -344,7 +344,10 @@ def test_hardly_anything_fails_in_calm(load: float, most: float, show: Show) -> 
     rows = run_and_show("calm", load, show)
 
     assert medians(rows, lambda row: row.errors_ratio) <= most
-    assert success(rows, "CRITICAL_PLUS") == success(rows, "CRITICAL") == 1.0
+    # None of them is refused.  Of what costs 1.5 s or more, which is (0.0052 / 1.5)^1.5 = 0.02 % of
+    # the requests, a backend of half the speed answers nothing within 3 s.
+    for criticality in ("CRITICAL_PLUS", "CRITICAL"):
+        assert success(rows, criticality) >= 1.0 - 0.0002
 
 
 @pytest.mark.parametrize("load", [1.1, 1.5])
