@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import evenly
@@ -71,6 +73,8 @@ class Backend:
         if reason is None:
             return self._admit(request, attempt, luck=luck, line=line)
         self._script.arrive(self.address, "")
+        if act is Act.DONT_RETRY and self._backend is not None:
+            self._backend.runtime.combine = partial(replace, cut=4.0)  # It says that it does.
         return Rejection(reason, retryable=reason is Reason.OVERLOADED)
 
     async def _do(self, do: Any) -> object:
