@@ -83,22 +83,14 @@ async def overloaded(system: str, times: float, *, seed: int, folder: Path) -> F
     """Offer a system `times` its capacity for a while; `http`, `grpc` or `haproxy`."""
     async with AsyncExitStack() as stack:
         ports = [free_port() for _ in range(BACKENDS)]
-        backends = await asyncio.gather(
-            *(
-                _python(stack, "backend", {"system": system, "seed": seed, "port": port})
-                for port in ports
-            )
-        )
+        common: dict[str, object] = {"system": system, "seed": seed}
+        backends = await _python(stack, "backend", [common | {"port": port} for port in ports])
         addresses = [f"127.0.0.1:{port}" for port in ports]
         if system == "haproxy":
             addresses = [await _haproxy(stack, addresses, folder)]
-        asking = {"system": system, "times": times, "addresses": addresses}
-        clients = await asyncio.gather(
-            *(
-                _python(stack, "client", asking | {"seed": f"{seed} {index}"})
-                for index in range(CLIENTS)
-            )
-        )
+        common |= {"times": times, "addresses": addresses}
+        seeds = [f"{seed} {index}" for index in range(CLIENTS)]
+        clients = await _python(stack, "client", [common | {"seed": seed} for seed in seeds])
         begins_at = time.monotonic() + _LEAD_SECONDS
         said = await asyncio.gather(
             *(client.communicate(f"{begins_at!r}\n".encode()) for client in clients)
@@ -119,13 +111,23 @@ async def overloaded(system: str, times: float, *, seed: int, folder: Path) -> F
 
 
 async def _python(
-    stack: AsyncExitStack, module: str, settings: Mapping[str, object]
+    stack: AsyncExitStack, module: str, settings: Sequence[Mapping[str, object]]
+) -> list[asyncio.subprocess.Process]:
+    """Start a process for each of these settings, and wait until all are ready."""
+    # A group, so that nobody starts any more when the stack ends them.
+    async with asyncio.TaskGroup() as group:
+        starts = [group.create_task(_start(stack, module, given)) for given in settings]
+    return [start.result() for start in starts]
+
+
+async def _start(
+    stack: AsyncExitStack, module: str, given: Mapping[str, object]
 ) -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         f"tests.acceptance.live.{module}",
-        json.dumps(settings),
+        json.dumps(given),
         cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -133,7 +135,7 @@ async def _python(
     stack.push_async_callback(_end, process)
     assert process.stdout is not None
     async with asyncio.timeout(_START_SECONDS):
-        assert await process.stdout.readline() == b"ready\n"
+        assert await process.stdout.readline() == b"ready\n", f"a {module} did not start"
     return process
 
 
