@@ -83,7 +83,8 @@ def test_nothing_is_broken_without_sabotage(policy: str) -> None:
 def test_a_budget_that_pays_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RetryBudget, "take", lambda self: True)
 
-    assert broken() == {"retry budget"}
+    # Who has a line retries little.
+    assert broken(UNTHROTTLED, load=3.0) == {"retry budget"}
 
 
 def test_a_task_that_does_not_count_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
