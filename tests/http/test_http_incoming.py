@@ -224,12 +224,24 @@ def test_an_odd_agent_does_no_harm(incoming: Incoming, agent: Any) -> None:
                     b"x-envoy-attempt-count",
                     b"baggage",
                     b"user-agent",
+                    b"evenly-level",
                     b"other",
                 ]
             ),
             st.one_of(
                 st.binary(max_size=40),
-                st.sampled_from([b"SHEDDABLE", b"CRITICAL_PLUS", b"7", b"-1", b"evenly/", b"nan"]),
+                st.sampled_from(
+                    [
+                        b"SHEDDABLE",
+                        b"CRITICAL_PLUS",
+                        b"u=63;l=255",
+                        b"evenly-luck=63",
+                        b"7",
+                        b"-1",
+                        b"evenly/",
+                        b"nan",
+                    ]
+                ),
             ),
         ),
         max_size=24,
@@ -250,3 +262,53 @@ def test_nothing_hostile_raises_and_strangers_gain_nothing(
         assert request.criticality <= Criticality.CRITICAL
         assert request.customer == ""
         assert attempt == 1
+        assert others[1:] == [None, 0.0]
+
+
+# Luck and line.
+
+LEVEL = (b"evenly-level", b"u=37;l=133")
+SAID = (37 / 64, 133 / 64)
+
+
+def level(incoming: Incoming, *said: Any, peer: Any = NEAR) -> tuple[float | None, float]:
+    *_, luck, line = incoming.read(scope_of(*said, client=peer))
+    return luck, line
+
+
+def test_luck_and_line_are_believed_of_trusted_peers_only(incoming: Incoming) -> None:
+    baggage = (b"baggage", b"a=b,evenly-luck=5")
+    for _ in range(2):  # What is remembered is the same.
+        assert level(incoming, LEVEL) == SAID
+        assert level(incoming, LEVEL, peer=FAR) == (None, 0.0)
+        assert level(incoming, baggage) == (5 / 64, 0.0)
+        assert level(incoming, baggage, peer=FAR) == (None, 0.0)
+        assert level(incoming, baggage, LEVEL) == level(incoming, LEVEL, baggage) == SAID
+        assert level(incoming, PLUS, LEVEL) == SAID
+        assert level(incoming, PLUS, LEVEL, peer=FAR) == (None, 0.0)
+
+
+@pytest.mark.parametrize("odd", [b"", b"u=64", b"u=1,u=2", b"x" * 5000])
+def test_an_odd_level_is_none_and_does_no_harm(incoming: Incoming, odd: Any) -> None:
+    said = ((b"evenly-level", odd), PLUS)
+
+    assert level(incoming, *said) == (None, 0.0)
+    assert level(incoming, *said, (b"baggage", b"evenly-luck=5")) == (5 / 64, 0.0)
+
+
+def test_of_two_levels_none_is_believed(incoming: Incoming) -> None:
+    assert level(incoming, LEVEL, LEVEL) == (None, 0.0)
+    assert level(incoming, LEVEL, LEVEL, LEVEL) == (None, 0.0)
+
+
+def test_luck_is_no_part_of_what_is_remembered_of_claims(incoming: Incoming) -> None:
+    for number in range(64):
+        u = b"%d" % number
+        baggage = b"evenly-criticality=SHEDDABLE,evenly-luck=" + u
+        said = (b"evenly-level", b"u=" + u), (b"baggage", baggage)
+        assert level(incoming, *said) == (number / 64, 0.0)
+        request = incoming.read(scope_of(*said))[0]
+        assert request.criticality is Criticality.SHEDDABLE
+        assert request.luck is None  # Others share it.
+
+    assert len(incoming._known) == 1

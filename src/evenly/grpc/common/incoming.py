@@ -13,13 +13,14 @@ from evenly.wire.level import LEVEL_KEY, NO_LEVEL, TWICE, Levels, without_luck
 
 __all__ = ["Incoming"]
 
+_AGENT: Final = "user-agent"
 _READ: Final = frozenset(
     {
         wire.CRITICALITY_KEY,
         wire.CUSTOMER_KEY,
         wire.PREVIOUS_ATTEMPTS_KEY,
         wire.BAGGAGE_KEY,
-        "user-agent",
+        _AGENT,
         LEVEL_KEY,
     }
 )
@@ -51,7 +52,7 @@ class Incoming:
         said = metadata
         luck, line = NO_LEVEL
         # One alone is the user agent: what a request carries that claims nothing.
-        if len(metadata) != 1:
+        if len(metadata) != 1 or metadata[0][0] != _AGENT:
             said, luck, line = self._sorted(metadata)
         beliefs = self._known[said]
         request, attempt = beliefs.if_trusted
