@@ -38,14 +38,18 @@ OWN = SignalConfig(ramps=tuple(Ramp(float(c), c + 1.0) for c in Criticality))  #
 class Watch:
     """Watch one backend that refuses all of SHEDDABLE and half of SHEDDABLE_PLUS: below 1.5."""
 
-    def __init__(self, throttle: str = "responsive") -> None:
+    def __init__(self, throttle: str = "responsive", *, limits_queue: bool = True) -> None:
         self.clock = ManualClock()
         self.found: list[str] = []
         task = ClientTaskConfig(
             policy=PolicyConfig(name="round_robin"), throttle=ThrottleConfig(name=throttle)
         )
         self.order = Order(
-            Scenario(title="watched", client_task=task),
+            Scenario(
+                title="watched",
+                client_task=task,
+                backend_task=BackendTaskConfig(limits_queue=limits_queue),
+            ),
             lambda kind, what: self.found.append(f"{kind}: {what}"),
         )
         self.backend = BackendTask(
@@ -151,6 +155,13 @@ def test_a_backend_refuses_what_would_be_too_late_whatever_its_level(
 
     assert watch.decided(of(3.5, watch.clock() + 0.1), OVERLOADED) == []
     assert watch.decided(of(3.5, watch.clock() + 0.3), OVERLOADED) != []
+
+
+def test_who_does_not_limit_its_queue_refuses_nothing_for_it() -> None:
+    watch = Watch(limits_queue=False)
+    watch.backend._cut_line.wait_seconds = 0.2
+
+    assert watch.decided(of(3.5, watch.clock() + 0.1), OVERLOADED) != []
 
 
 def test_a_real_backend_keeps_the_order(watch: Watch) -> None:

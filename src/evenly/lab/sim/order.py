@@ -5,7 +5,7 @@ already rejecting all requests of all lower criticalities".  With levels each de
 comparison, so each is checked by itself, in its instant, and exactly:
 
 - A backend admits what is at or above its cut-line, and refuses for overload what is below it.  It
-  also refuses what it could only answer too late, whatever the level.
+  also refuses what it could only answer too late, whatever the level, if it limits its queue.
 - A client task sends what is at or above its line, and throttles what is below it.  When it has
   asked backends, the lowest of their answers is its line.
 - A refused request is tried again only if it is at or above the line.
@@ -63,6 +63,7 @@ class Order:
     def __init__(self, scenario: Scenario, violated: Callable[[str, str], None]) -> None:
         # The book's throttle keeps no order, and none throttles nothing.
         self._has_line = scenario.client_task.throttle.name == "responsive"
+        self._limits_queue = scenario.backend_task.limits_queue
         self._violated = violated
 
     def decided(
@@ -78,7 +79,7 @@ class Order:
         if isinstance(decision, Rejection):
             if decision.reason is _OVERLOADED or decision.reason is _DONT_RETRY:
                 level = request.criticality + (request.luck or 0.0)
-                if level >= cut and not _is_too_late(task, request, now):
+                if level >= cut and not (self._limits_queue and _is_too_late(task, request, now)):
                     what = f"{backend} refused {level:.3f}, its cut-line at {cut:.3f}"
                     self._violated(_KIND, f"{what}, at {now:.3f} s")
         elif cut:
