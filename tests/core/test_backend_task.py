@@ -679,8 +679,8 @@ def test_luck_for_a_request_that_others_share_replaces_its_own() -> None:
     task.record_signal("own", 2.5)
     shared = Request(luck=0.75)
 
-    assert task.admit(shared, 1, Admission, None, 0.25) == OVERLOADED
-    other = task.admit(shared, 1, Admission, None, 0.5)
+    assert task.admit(shared, 1, Admission, luck=0.25) == OVERLOADED
+    other = task.admit(shared, 1, Admission, luck=0.5)
     assert isinstance(other, Admission)
     assert (other.luck, other.request.luck) == (0.5, 0.5)
     own = task.admit(shared, 1, Admission)
@@ -860,8 +860,8 @@ def test_a_burst_beyond_that_is_refused_but_for_critical_plus(
 ) -> None:
     refused = Burst(took_seconds, cores).refused(0.5)
 
-    # Half a second of work, a tenth of it CRITICAL_PLUS.
-    assert refused[CRITICAL] >= 0.25 * 0.5 * cores / took_seconds
+    # Half a second of work, of which a quarter of a second is admitted, and some besides.
+    assert refused[CRITICAL] >= 0.1 * cores / took_seconds
     assert refused[CRITICAL_PLUS] == 0
 
 

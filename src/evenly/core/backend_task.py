@@ -26,10 +26,10 @@ from evenly.core.overload.cost import COST_MOST_SECONDS, CostKeeper
 from evenly.core.overload.cut_line import CutLine
 from evenly.core.overload.quota import CustomerSnapshot, Quotas, Reservation
 from evenly.core.overload.retry import AttemptHistogram
+from evenly.core.overload.runnable import Runnable
 from evenly.core.overload.utilization import Utilization, UtilizationSnapshot
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
-from evenly.core.runnable import Runnable
 from evenly.core.window import DecayingCount
 from evenly.errors import UsageError
 
@@ -44,6 +44,8 @@ _DONT_RETRY = Rejection(Reason.DONT_RETRY, retryable=False)
 _RUNNABLE = "runnable"
 # What arrives and ends within so long is counted together: arrivals as having come with the last.
 _COUNT_SECONDS = 0.01
+# How much of a criticality is refused before it is shown: a line may move to and fro at its border.
+_SHUT_FROM = 0.125
 
 
 @final
@@ -103,23 +105,37 @@ class BackendTask:
         self._arrived_at = self._count_at = -math.inf
         self.active = 0
         """Requests admitted and not finished."""
+        self.limits_queue = config.limits_queue
+        """Whether the queue's cut-line holds; it may change at any time."""
         now = clock()
         self._runnable = Runnable(config.cores, config.rate_seconds, now)
         self._cut_line = CutLine(self._runnable, config.cores, now)
         # The highest of what the queue and the signals say, as of the last count.
         self._cut = 0.0
         self._used_seconds_total = 0.0
+        self._alarm_at = math.inf
         self._sequence = 0
         self._is_lame_duck = True
         self._leaving_since: float | None = None
         self._busy_at = now
-        self._shown_cut = 0.0
+        # How many criticalities the observer has been told are refused.
+        self._shut = 0
         self._probe_port = config.probe_port
 
     def update_boot(self, boot: int) -> None:
         """Speak for another process from now on: a fork has copied this one into it."""
         check.count("boot", boot, 0, 2**63 - 1)
         self._boot = boot
+
+    @property
+    def cut(self) -> float:
+        """The level below which it refuses, as of the last count; may be read at any time."""
+        return self._cut
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long a request that arrives now takes; 0 where nobody waits, or it does not count."""
+        return self._cut_line.wait_seconds if self.limits_queue else 0.0
 
     @property
     def finished(self) -> int:
@@ -143,15 +159,17 @@ class BackendTask:
         attempt: int,
         kind: type[Kind],
         seconds_left: float | None = None,
+        *,
         luck: float | None = None,
         line: float = 0.0,
     ) -> Kind | Rejection: ...
-    def admit(
+    def admit(  # noqa: C901, PLR0912 -- written out: once per request
         self,
         request: Request,
         attempt: int = 1,
         kind: type[Admission] = Admission,
         seconds_left: float | None = None,
+        *,
         luck: float | None = None,
         line: float = 0.0,
     ) -> Admission | Rejection:
@@ -187,7 +205,7 @@ class BackendTask:
         cut_line.arrived[criticality] += 1
         if line:
             cut_line.hold_back(criticality, line)
-        if criticality < self._cut or cut_line.wait_seconds:
+        if criticality < self._cut or (cut_line.wait_seconds and self.limits_queue):
             if luck is None:
                 luck = draw_luck(self._rng)
             if self._is_too_much(criticality + luck, deadline_at, now):
@@ -212,7 +230,7 @@ class BackendTask:
     def _is_too_much(self, level: float, deadline_at: float | None, now: float) -> bool:
         """Return whether a request is below the line, or would be answered too late."""
         return level < self._cut or (
-            deadline_at is not None and deadline_at - now < self._cut_line.wait_seconds
+            deadline_at is not None and deadline_at - now < self.wait_seconds
         )
 
     def pass_on(self, admission: Admission, cpu_seconds: float = 0.0) -> Rejection:
@@ -240,7 +258,7 @@ class BackendTask:
         else:
             self._utilization.record(name, value, now)
             self._count_at = -math.inf  # What follows from it holds at once.
-        if now >= self._count_at:
+        if now >= self._count_at or self._runnable.count > self._alarm_at:
             self._count(now)
 
     def record_process(self, cpu_seconds_total: float) -> None:
@@ -352,13 +370,21 @@ class BackendTask:
         self._count_at = now + _COUNT_SECONDS
         cut = self._utilization.cut(now)
         cut_line = self._cut_line
-        cut_line.fold(self._finished, self._used_seconds_total, now)
-        if cut_line.value > cut and self._config.limits_queue:
+        cut_line.fold(self._begun(), self._used_seconds_total, now)
+        # A burst is seen while it comes, and not 10 ms later.
+        self._alarm_at = max(2.0 * cut_line.target(), 1.5 * self._runnable.count)
+        if cut_line.value > cut and self.limits_queue:
             cut = cut_line.value
         self._cut = cut
-        if cut != self._shown_cut and self._observer is not NO_OBSERVER:
+        if self._observer is not NO_OBSERVER:
             self._show_admits()
-        self._shown_cut = cut
+
+    def _begun(self) -> float:
+        """Return how many requests have begun; 0 as long as none has ended."""
+        if not self._finished:
+            return 0.0
+        waiting = max(0.0, self._runnable.count - self._config.cores)
+        return max(float(self._finished), self.active + self._finished - waiting)
 
     def _average(self) -> None:
         """Take what has ended into the averages; before anything is made of them."""
@@ -442,10 +468,13 @@ class BackendTask:
             self._observer.lame_duck_changed(is_lame_duck=is_lame_duck)
 
     def _show_admits(self) -> None:
-        for criticality in Criticality:
-            is_admitted = self._cut <= criticality
-            if is_admitted != (self._shown_cut <= criticality):
-                self._observer.admission_changed(criticality, is_admitted=is_admitted)
+        """Show which criticalities are refused, all or some: a line that is hardly there is not."""
+        while self._cut > self._shut + _SHUT_FROM:
+            self._observer.admission_changed(Criticality(self._shut), is_admitted=False)
+            self._shut += 1
+        while self._shut and self._cut <= self._shut - 1:
+            self._shut -= 1
+            self._observer.admission_changed(Criticality(self._shut), is_admitted=True)
 
 
 def _out_of_quota(quotas: Quotas, request: Request, now: float) -> Rejection:

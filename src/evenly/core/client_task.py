@@ -290,6 +290,11 @@ class ClientTask:
         if view is not None:
             self._membership.connection(view, event, now)
 
+    @property
+    def line(self) -> float:
+        """The level below which nothing is sent now, because backends would refuse it."""
+        return self._throttle.line(self._clock())
+
     def is_resting(self) -> bool:
         """Return whether some backend has no connection because nobody used it."""
         return any(view.in_subset and view.health.is_idle for view in self._membership.views)
@@ -424,6 +429,9 @@ class ClientTask:
         if request != previous.request:
             raise UsageError(f"begin(previous=...): another request than that of {previous!r}")
         previous.next = Next.GIVE_UP  # It allowed one.
+        level_of(
+            request, self._rng
+        )  # Or the next backend would draw once more, and luck would add up.
         answer = self._start(request, previous, now, avoid=previous.tried)
         if isinstance(answer, Rejection) and previous.outcome is not None:
             if previous.number > 1 or previous.outcome is not Outcome.NOT_SENT:
@@ -491,17 +499,19 @@ class ClientTask:
         now = self._clock()
         view = attempt.view
         if outcome.is_error:
-            # A backend that answers with an error says in the same answer how often it does.
-            is_told = (
-                outcome is Outcome.ERROR
-                and view.reported_at >= attempt.begun_at
-                and view.report is not None
-                and view.report.eps >= _LEAST_EPS
-            )
-            view.record_error(now, is_failure=not (outcome.is_rejection or is_told))
-            self._erring[view] = None
-            if view.is_pickable and not outcome.is_rejection:
-                self._policy.record_error(view, now)
+            # Together with the answer a backend has said how often it fails, and what it refuses.
+            report = view.report if view.reported_at >= attempt.begun_at else None
+            if not outcome.is_rejection:
+                is_told = (
+                    outcome is Outcome.ERROR and report is not None and report.eps >= _LEAST_EPS
+                )
+                view.record_error(now, is_failure=not is_told)
+                self._erring[view] = None
+                if view.is_pickable:
+                    self._policy.record_error(view, now)
+            elif report is None or not report.cut:  # Else what it refuses is not sent there.
+                view.record_error(now, is_failure=False)
+                self._erring[view] = None
         # Mostly its report has been heard already, a moment ago.
         if outcome.is_answer and not (view.health.is_heard and view.health.has_answered):
             self._answered(view, now)

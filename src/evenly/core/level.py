@@ -2,11 +2,12 @@
 
     level = criticality + luck,    0 <= luck < 1
 
-SRE book, chapter 21, "Criticality", has four values, and a part of one of them is refused by chance:
-a user whose page takes four calls, each of which fares as it may, hardly ever gets the page.  So the
-chance is taken once, and carried: the luck is drawn by the first who needs it, or made of the user's
-name, and every call below shares it.  The idea is DAGOR's (Zhou et al., "Overload Control for
-Scaling WeChat Microservices", 2018), which has 64 levels for the business and 128 for the user.
+SRE book, chapter 21, "Criticality", has four values.  Where part of one of them is refused, chance
+decides; and a user whose page takes four calls, each with a chance of its own, hardly ever gets the
+page.  So the chance is taken once, and carried: the luck is drawn by the first who needs it, or
+made of the user's name, and every call below shares it.  The idea is DAGOR's (Zhou et al.,
+"Overload Control for Scaling WeChat Microservices", 2018), with 64 levels for the business and 128
+for users.
 
 Luck is a multiple of 1/64, so that a level is one byte on the wire and the same at both ends.
 """
@@ -42,7 +43,7 @@ def luck_of_user(user: str, key: bytes, unix_seconds: float) -> float:
     names by it.
     """
     hour = int(unix_seconds // _HOUR_SECONDS)
-    digest = hmac.digest(key, f"{hour}/{user}".encode(), hashlib.sha256)
+    digest = hmac.digest(key, f"{hour}/{user}".encode(errors="surrogatepass"), hashlib.sha256)
     return digest[0] % LUCK_STEPS / LUCK_STEPS
 
 

@@ -19,8 +19,8 @@ _new = object.__new__
 class Request:
     """Say what the call site asked for, once, however many attempts it takes.
 
-    Treat it as immutable, but for the luck, which comes later.  It is not a frozen dataclass because
-    one is made per request, and freezing would double the price of making it.
+    Treat it as immutable, but for the luck, which comes later.  It is not a frozen dataclass,
+    because one is made per request, and freezing would double the price of making it.
     """
 
     criticality: Criticality = Criticality.CRITICAL

@@ -17,7 +17,7 @@ import pytest
 
 from evenly.core.criticality import Criticality
 from evenly.core.overload.cut_line import CutLine
-from evenly.core.runnable import Runnable
+from evenly.core.overload.runnable import Runnable
 
 CRITICAL = Criticality.CRITICAL
 FOLD_SECONDS = 0.01
@@ -280,6 +280,29 @@ def test_an_unknown_queue_refuses_nothing() -> None:
     assert (station.line.value, station.line.wait_seconds) == (0.0, 0.0)
 
 
+def test_cores_that_rest_while_something_is_refused_say_that_less_is_asked_for() -> None:
+    slow = [NOBODY] * 9
+    station = Station(ended_per_fold=0.02)  # 500 ms: two a second, of which ten are asked for.
+    station.live((1, 0, 0, 0), *slow, queue=2.0, seconds=20.0)
+    assert station.line.value > 0.7
+    # 10 · exp(−1.4 / 5) = 7.6 would still be more than 3 / (0.3 / 0.7) = 7.
+    station.live(queue=0.3, seconds=1.4)
+
+    assert station.line.value == 0.0
+
+
+def test_an_event_loop_that_is_seldom_seen_busy_does_not_rest() -> None:
+    station = Station()
+    for _ in range(1000):
+        station.queue.record(0.0, station.now)
+        station.ended += 1.0
+        station.used_seconds += 0.01
+        station.fold((4, 0, 0, 0))
+
+    # 1 / (0.8 · 0.01) = 125 are served, half as much again is let in with an empty queue.
+    assert station.line.value == pytest.approx(1.0 - 1.5 * 125.0 / 400.0, abs=0.01)
+
+
 # Calm and onset
 
 
@@ -463,6 +486,13 @@ def test_what_is_held_back_follows_what_is_seen() -> None:
     expected[0] = expected[1] = grown * math.exp(-1.0 / 5.0)
     after = station.line._demand
     assert [after[i] / demand[i] for i in range(3)] == pytest.approx(expected, rel=0.02)
+
+
+def test_who_comes_though_it_is_held_back_is_counted() -> None:
+    # 50 of CRITICAL, and 200 of SHEDDABLE_PLUS who asked before they came: 2 - 50 / 200.
+    cut = Station().live((0, 2, 1, 0), (0, 2, 0, 0), held_back=2.0, seconds=40.0)
+
+    assert cut == pytest.approx(1.75, abs=0.01)
 
 
 def test_a_line_that_is_no_longer_told_is_believed_for_a_tenth_of_a_second() -> None:

@@ -29,7 +29,7 @@ class Line:
     __slots__ = ("_average", "fresh_seconds", "heard_at", "last", "value")
 
     def __init__(self, fresh_seconds: float) -> None:
-        """What was heard is believed for so long."""
+        """Know nothing yet; what is heard is believed for `fresh_seconds`."""
         self.fresh_seconds = fresh_seconds
         self._average = 0.0
         self.last = 0.0

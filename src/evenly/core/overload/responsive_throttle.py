@@ -16,10 +16,10 @@ from typing import final
 from evenly.core import check
 from evenly.core.criticality import Criticality
 from evenly.core.overload.adaptive_throttle import AdaptiveThrottleConfig
+from evenly.core.overload.customer_gates import CustomerGates
 from evenly.core.overload.customer_throttles import CustomerThrottles
 from evenly.core.overload.equation import Equation
 from evenly.core.overload.line import Line
-from evenly.core.overload.customer_gates import CustomerGates
 from evenly.core.overload.send_probability import SendProbabilityConfig
 from evenly.core.overload.throttle import Throttle, ThrottleSnapshot
 from evenly.core.overload.timeouts import Timeouts

@@ -126,8 +126,8 @@ class UtilizationConfig:
         common = SignalConfig(ramps=self.ramps, degrade_at=self.degrade_at)
         if "runnable" in self.signals:
             raise ConfigError(
-                "utilization.signals: 'runnable' has no ramps any more: the queue's cut-line needs no"
-                " setting; to refuse nothing because of the queue, set limits_queue=False"
+                "utilization.signals: 'runnable' has no ramps any more: the queue's cut-line needs"
+                " no setting; to refuse nothing because of the queue, set limits_queue=False"
             )
         for name, signal in {**self.signals, "(all)": common}.items():
             for criticality, (below, ramp) in zip(

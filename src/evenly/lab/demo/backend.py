@@ -141,9 +141,7 @@ class Backend:
     # Signals.
 
     def _changed(self) -> None:
-        # Where nobody says how long the queue is, nothing is refused for it: that is "unprotected".
-        # A backend that was protected still believes for 5 s what it heard last.
-        if self._runtime is not None and self._is_protected and not self._given["is_real_cpu"]:
+        if self._runtime is not None and not self._given["is_real_cpu"]:
             machine = self._machine
             self._runtime.record_signal("runnable", machine.busy + machine.waiting)
 
@@ -187,6 +185,7 @@ class Backend:
                 limits = dict.fromkeys(limits, _UNLIMITED)
             with self._runtime.lock:
                 self._runtime.task.update_quotas(limits)
+                self._runtime.task.limits_queue = is_on
             self._changed()
 
     def _report(self) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class Client:
         if isinstance(step, Attempt):
             self._send(call, exchange, step)
         elif isinstance(step, Ask):
-            call.asked = self._checkers.order.asked(self.task, step, self._events.now)
+            call.asked = self._checkers.order.asked(self.task, step)
             wait = Wait(self._events, exchange, step, partial(self._go_on, call, exchange))
             for backend in step.backends:
                 self._send_probe(backend, wait)

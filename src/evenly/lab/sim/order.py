@@ -28,8 +28,6 @@ from evenly.lab.sim.scenario import Scenario
 
 __all__ = ["Asked", "Order"]
 
-# ruff: noqa: SLF001 -- what a façade goes by in this instant; a snapshot would make it look anew.
-
 _KIND: Final = "order"
 # By their own names, because an enum's members take long to look up.
 _OVERLOADED: Final = Reason.OVERLOADED
@@ -75,7 +73,7 @@ class Order:
         now: float,
     ) -> None:
         """See a backend admit a request or refuse it."""
-        cut = task._cut
+        cut = task.cut
         if isinstance(decision, Rejection):
             if decision.reason is _OVERLOADED or decision.reason is _DONT_RETRY:
                 level = request.criticality + (request.luck or 0.0)
@@ -88,9 +86,9 @@ class Order:
                 what = f"{backend} admitted {level:.3f}, its cut-line at {cut:.3f}"
                 self._violated(_KIND, f"{what}, at {now:.3f} s")
 
-    def asked(self, task: ClientTask, ask: Ask, now: float) -> Asked:
+    def asked(self, task: ClientTask, ask: Ask) -> Asked:
         """See a client task ask backends before it sends."""
-        return Asked(ask, task._throttle.line(now))
+        return Asked(ask, task.line)
 
     def throttled(
         self,
@@ -106,7 +104,7 @@ class Order:
         if not self._has_line or rejection.cause is not Cause.REJECTIONS:
             return
         answer = None if asked is None else asked.lowest_answer()
-        line = task._throttle.line(now) if answer is None else answer
+        line = task.line if answer is None else answer
         level = request.criticality + (request.luck or 0.0)
         if level < line:
             return
@@ -137,7 +135,7 @@ class Order:
 def _is_too_late(task: BackendTask, request: Request, now: float) -> bool:
     """Return whether a backend expects to answer a request after its deadline."""
     deadline_at = request.deadline_at
-    return deadline_at is not None and deadline_at - now < task._cut_line.wait_seconds
+    return deadline_at is not None and deadline_at - now < task.wait_seconds
 
 
 def _goes_by_the_book(task: ClientTask, request: Request) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import final
 
-from evenly.core.window import DecayingAverage
-
 __all__ = ["Runnable"]
 
 _MOST = 1e9
@@ -24,7 +22,8 @@ class Runnable:
     """
 
     __slots__ = (
-        "_busy",
+        "_averaged_seconds",
+        "_busy_ratio",
         "_busy_seconds",
         "_cores",
         "_folded_at",
@@ -36,7 +35,7 @@ class Runnable:
     )
 
     def __init__(self, cores: float, busy_seconds: float, now: float) -> None:
-        """The part of the cores that is busy is averaged over `busy_seconds`."""
+        """Count nothing yet; the part of the cores that is busy is averaged over `busy_seconds`."""
         self._cores = cores
         self.count = 0.0
         self.mean = 0.0
@@ -45,7 +44,8 @@ class Runnable:
         self._folded_at = self._summed_at = now
         self._waited_seconds = 0.0
         self._busy_seconds = 0.0
-        self._busy = DecayingAverage(busy_seconds)
+        self._averaged_seconds = busy_seconds
+        self._busy_ratio: float | None = None
 
     def record(self, count: float, now: float) -> bool:
         """Note a count; return whether it can be one."""
@@ -54,6 +54,7 @@ class Runnable:
         if not self.is_known(now):
             # What was before the silence did not hold all the while.
             self.count = self._waited_seconds = self._busy_seconds = self.mean = 0.0
+            self._busy_ratio = None
             self._summed_at = self._folded_at = now
         self._sum(now)
         self.count = float(count)
@@ -65,11 +66,15 @@ class Runnable:
         self._sum(now)
         seconds = now - self._folded_at
         busy_seconds = self._busy_seconds
+        self._folded_at = now
         if seconds > 0.0:
-            self._folded_at = now
             gain = 1.0 - math.exp(-seconds / _MEAN_SECONDS)
             self.mean += gain * (self._waited_seconds / seconds - self.mean)
-            self._busy.record(now, min(1.0, busy_seconds / seconds / self._cores))
+            busy_ratio = min(1.0, busy_seconds / seconds / self._cores)
+            if self._busy_ratio is None:
+                self._busy_ratio = busy_ratio
+            gain = 1.0 - math.exp(-seconds / self._averaged_seconds)
+            self._busy_ratio += gain * (busy_ratio - self._busy_ratio)
         self._waited_seconds = self._busy_seconds = 0.0
         return busy_seconds
 
@@ -79,7 +84,7 @@ class Runnable:
 
     def busy_ratio(self, now: float) -> float:
         """Return which part of the cores was busy; 0 is unknown."""
-        return self._busy.value(now) if self.is_known(now) else 0.0
+        return self._busy_ratio or 0.0 if self.is_known(now) else 0.0
 
     def is_known(self, now: float) -> bool:
         """Return whether somebody counts."""
@@ -87,8 +92,8 @@ class Runnable:
 
     def _sum(self, now: float) -> None:
         seconds = now - self._summed_at
+        self._summed_at = now
         if seconds > 0.0:  # A clock may step back.
-            self._summed_at = now
             count = self.count
             self._waited_seconds += count * seconds
             self._busy_seconds += (count if count < self._cores else self._cores) * seconds
