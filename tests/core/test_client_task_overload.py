@@ -192,6 +192,16 @@ def test_who_has_no_luck_draws_it_once_and_in_trouble_only() -> None:
     assert isinstance(service.task.begin(Request()), Attempt)  # 2.99 is not below 2.97.
 
 
+def test_a_retry_has_the_luck_of_its_first_attempt() -> None:
+    service = Service()
+    service.hear(A, 1.0, is_probe=False)
+    first = service.begin()
+    assert first.finish(Outcome.OVERLOADED) is Next.RETRY
+    service.rng.value = 0.9
+
+    assert service.begin(Request(), previous=first).request.luck == 0.5
+
+
 def test_an_attempt_says_the_line_that_its_client_task_applies() -> None:
     service = Service()
     assert service.begin().line == 0.0

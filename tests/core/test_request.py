@@ -48,9 +48,24 @@ def test_a_request_with_another_deadline_has_the_same_luck() -> None:
     assert Request().until(9.0).luck is None
 
 
-# Luck comes later: a retry is of an equal request, whether or not its first attempt drew one.
-def test_requests_that_ask_for_the_same_are_equal_whatever_their_luck() -> None:
-    assert Request(luck=0.25) == Request(luck=0.5) == Request()
+# Luck comes later: a retry is of the same request, whether or not its first attempt drew one.
+@pytest.mark.parametrize("other", [Request(luck=0.5), Request(luck=0.25), Request()])
+def test_requests_that_ask_for_the_same_are_the_same_whatever_their_luck(other: Request) -> None:
+    assert Request(luck=0.25).is_same(other)
+    assert other.is_same(Request(luck=0.25))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Request(criticality=Criticality.SHEDDABLE),
+        Request(customer="a"),
+        Request(deadline_at=1.0),
+        Request(idempotent=True),
+    ],
+)
+def test_requests_that_ask_for_something_else_are_not(other: Request) -> None:
+    assert not Request().is_same(other)
 
 
 def test_a_request_carries_what_the_call_site_said() -> None:

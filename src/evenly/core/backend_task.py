@@ -370,7 +370,7 @@ class BackendTask:
         self._count_at = now + _COUNT_SECONDS
         cut = self._utilization.cut(now)
         cut_line = self._cut_line
-        cut_line.fold(self._begun(), self._used_seconds_total, now)
+        cut_line.fold(self._passed(), self._used_seconds_total, now)
         # A burst is seen while it comes, and not 10 ms later.
         self._alarm_at = max(2.0 * cut_line.target(), 1.5 * self._runnable.count)
         if cut_line.value > cut and self.limits_queue:
@@ -379,12 +379,10 @@ class BackendTask:
         if self._observer is not NO_OBSERVER:
             self._show_admits()
 
-    def _begun(self) -> float:
-        """Return how many requests have begun; 0 as long as none has ended."""
-        if not self._finished:
-            return 0.0
-        waiting = max(0.0, self._runnable.count - self._config.cores)
-        return max(float(self._finished), self.active + self._finished - waiting)
+    def _passed(self) -> float:
+        """Return how many requests have passed the queue; 0 as long as none has ended."""
+        finished = float(self._finished)
+        return max(finished, self.active + finished - self._runnable.count) if finished else 0.0
 
     def _average(self) -> None:
         """Take what has ended into the averages; before anything is made of them."""

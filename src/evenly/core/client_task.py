@@ -426,7 +426,7 @@ class ClientTask:
     def _retry(self, request: Request, previous: Attempt, now: float) -> Attempt | Rejection:
         if previous.next is not Next.RETRY:
             raise UsageError(f"begin(previous=...): nothing allows this retry: {previous!r}")
-        if request != previous.request:
+        if not previous.request.is_same(request):
             raise UsageError(f"begin(previous=...): another request than that of {previous!r}")
         previous.next = Next.GIVE_UP  # It allowed one.
         level_of(

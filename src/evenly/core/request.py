@@ -34,6 +34,15 @@ class Request:
     """Its place within its criticality, from 0 to below 1 (`evenly.core.level`): drawn once, by the
     first who needs it, and only then; what is called for this request has the same."""
 
+    def is_same(self, other: Request) -> bool:
+        """Return whether both ask for the same; their luck may not be drawn yet."""
+        return self is other or (
+            self.criticality is other.criticality
+            and self.customer == other.customer
+            and self.deadline_at == other.deadline_at
+            and self.idempotent == other.idempotent
+        )
+
     def until(self, deadline_at: float | None) -> Request:
         """Return the same request with another deadline."""
         request = _new(Request)  # Less than half of what the constructor costs: once per request.

@@ -55,7 +55,7 @@ class Station:
         self.now += FOLD_SECONDS
         busy = min(1.0, self.queue.count / self.cores)
         self.ended += self.ended_per_fold * busy
-        self.line.fold(self.ended, self.used_seconds, self.now)  # type: ignore[arg-type]
+        self.line.fold(self.ended, self.used_seconds, self.now)
         return self.line.value
 
     def live(

@@ -5,7 +5,7 @@ already rejecting all requests of all lower criticalities".  With one number to 
 request's level that cannot be otherwise.  The number is found every 10 ms, from what is asked for
 and what can be served:
 
-    S     served per second, were all cores busy         cores · begun / busy core-seconds   (2 s)
+    S     served per second, were all cores busy         cores · passed / busy core-seconds   (2 s)
     d[c]  asked for per second, by criticality           arrivals, and what clients hold back (1 s)
     n     in the queue or on a CPU                       averaged over 50 ms
     n*    what that should be                            1.25 · cores + slack
@@ -90,18 +90,18 @@ class CutLine:
     """Find the level below which a backend refuses."""
 
     __slots__ = (
-        "_begun",
         "_busy_ratio",
         "_cores",
         "_demand",
         "_folded_at",
         "_line",
+        "_passed",
         "_queue",
         "_recent",
         "_rested_at",
         "_seen",
-        "_served_begun",
         "_served_busy",
+        "_served_passed",
         "_served_used",
         "_unheard_seconds",
         "_used",
@@ -132,11 +132,11 @@ class CutLine:
         """... and how many more of them there are that their clients hold back."""
         self.lines = 0.0
         """The sum of the lines that they came with."""
-        self._begun = 0.0
+        self._passed = 0.0
         self._used = 0.0
         self._busy_ratio = 0.0
         # Decayed counts, and of how many seconds they are.
-        self._served_begun = self._served_busy = self._served_used = 0.0
+        self._served_passed = self._served_busy = self._served_used = 0.0
         self._seen = [0.0] * _COUNT
         self._demand = [0.0] * _COUNT
         self._usual = 0.0
@@ -153,12 +153,12 @@ class CutLine:
         if part < 1.0:
             self.sent[criticality] += 1.0 / max(_LEAST_SENT, part) - 1.0
 
-    def fold(self, begun: float, used_seconds: float, now: float) -> None:
+    def fold(self, passed: float, used_seconds: float, now: float) -> None:
         """Find it anew.
 
-        So many requests have begun in all, 0 until it is known what one takes, and have used so
-        many CPU seconds, as far as that is metered.  What waits elsewhere has begun: its CPU was
-        used, though it ends late.
+        So many requests have passed the queue in all, 0 until it is known what one takes, and so
+        many CPU seconds were used, as far as that is metered.  A request that waits for something
+        else has passed: its CPU was used, though it ends late.
         """
         seconds = min(now - self._folded_at, _LONG_SECONDS)
         if seconds <= 0.0:  # A clock may step back.
@@ -168,7 +168,7 @@ class CutLine:
         queue = self._queue
         busy_seconds = queue.fold(now)
         kept = math.exp(-seconds / _SERVED_SECONDS)
-        self._served_begun = max(0.0, self._served_begun * kept + (begun - self._begun))
+        self._served_passed = max(0.0, self._served_passed * kept + (passed - self._passed))
         self._served_busy = self._served_busy * kept + busy_seconds
         # A request that took long says so when it ends; of more than there was, it was before.
         used = self._served_used * kept + (used_seconds - self._used)
@@ -176,11 +176,11 @@ class CutLine:
         busy_ratio = max(busy_seconds, used_seconds - self._used) / (seconds * self._cores)
         gain = 1.0 - math.exp(-seconds / _BUSY_SECONDS)
         self._busy_ratio += gain * (min(1.0, busy_ratio) - self._busy_ratio)
-        self._begun = begun
+        self._passed = passed
         self._used = used_seconds
         # An event loop is seldom seen to run what it runs; then the CPU that was used tells.
         busy = max(self._served_busy, _USED_RATIO * self._served_used)
-        served = self._cores * self._served_begun / busy if busy > _LEAST_BUSY_SECONDS else 0.0
+        served = self._cores * self._served_passed / busy if busy > _LEAST_BUSY_SECONDS else 0.0
         self.served = served
         factor = self._learn(served, seconds)
         if not served or not queue.is_known(now):
