@@ -70,7 +70,7 @@ class Figures:
     calm: float
     """Success before the overload, after a while to get going."""
     late_seconds: float
-    """How late the clients were, 99th percentile: on a machine that is busy, believe nothing."""
+    """How late a client was at worst: from a tenth of a second, blame the machine."""
 
 
 def median(runs: Sequence[Figures]) -> Figures:
@@ -193,7 +193,7 @@ def _figures(asked: Sequence[_Asked], busy_seconds: float) -> Figures:
         first_critical=_ratio(first, Criticality.CRITICAL),
         back_seconds=_back_seconds([one for one in asked if one.at >= OVERLOAD_ENDS_AT]),
         calm=_ratio([one for one in asked if 3.0 <= one.at < CALM_SECONDS - 1.0]),
-        late_seconds=sorted(one.late_seconds for one in asked)[len(asked) * 99 // 100],
+        late_seconds=max(one.late_seconds for one in asked),
     )
 
 
