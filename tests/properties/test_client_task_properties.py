@@ -104,6 +104,7 @@ class Model(RuleBasedStateMachine):
         self.connected: set[str] = set()
         self.opened_at: dict[str, float] = {}
         self.never_opened: set[str] = set()
+        self.has_answered: set[str] = set()  # ... over the connection that stands.
         self.to_close: Counter[str] = Counter()
         self.told_to_open: set[str] = set()
         # For whom requests wait, who is idle, when each was last used, and when a probe answered.
@@ -155,7 +156,10 @@ class Model(RuleBasedStateMachine):
         if event is ConnectionEvent.LOST and address not in self.connected:
             return  # There is none to lose.
         now = self.clock()
-        is_long_lived = now - self.opened_at[address] >= SHORT_LIVED_SECONDS
+        # One that has answered was of use, however short.
+        is_long_lived = (
+            now - self.opened_at[address] >= SHORT_LIVED_SECONDS or address in self.has_answered
+        )
         self.untried.discard(address)
         self.connected.discard(address)
         if event is not ConnectionEvent.LOST:
@@ -163,6 +167,7 @@ class Model(RuleBasedStateMachine):
             self.demanded.discard(address)
             self.told_to_open.discard(address)
         if event is ConnectionEvent.OPENED:
+            self.has_answered.discard(address)
             self.opened_at[address] = now
             self.never_opened.discard(address)
             self.connected.add(address)
@@ -313,6 +318,8 @@ class Model(RuleBasedStateMachine):
         self.used_at[address] = self.clock()
         if outcome.is_answer and address in self.never_opened:
             self.hear_of_connection(address, ConnectionEvent.OPENED)
+        if outcome.is_answer:
+            self.has_answered.add(address)
 
     @rule(outcomes=st.lists(st.sampled_from([Outcome.OVERLOADED, Outcome.NOT_SENT]), max_size=8))
     def send_in_vain(self, outcomes: list[Outcome]) -> None:
@@ -498,6 +505,7 @@ class Model(RuleBasedStateMachine):
         came = now - self.present
         self.untried = (self.untried - gone) | came
         self.connected -= gone
+        self.has_answered -= gone
         self.idle -= gone
         self.demanded -= gone
         self.told_to_open -= gone  # One that comes back is told of anew.
