@@ -59,9 +59,19 @@ class Watcher(evenly.Observer):
 
 def configs() -> tuple[evenly.config.ClientTaskConfig, evenly.config.BackendTaskConfig]:
     client = evenly.config.ClientTaskConfig(
-        policy=evenly.config.PolicyConfig(name="probing"),
+        policy=evenly.config.PolicyConfig(
+            name="probing",
+            weights=evenly.config.WeightConfig(),
+            probing=evenly.config.ProbingConfig(),
+            prequal=evenly.config.PrequalConfig(),
+        ),
         membership=evenly.config.MembershipConfig(health=evenly.config.HealthConfig()),
-        throttle=evenly.config.ThrottleConfig(),
+        throttle=evenly.config.ThrottleConfig(
+            responsive=evenly.config.ResponsiveThrottleConfig(
+                customer_send_probability=evenly.config.SendProbabilityConfig(),
+                unreported=evenly.config.AdaptiveThrottleConfig(),
+            ),
+        ),
         retry=evenly.config.RetryConfig(attempts=1),
     )
     ramp = evenly.config.Ramp
@@ -72,8 +82,18 @@ def configs() -> tuple[evenly.config.ClientTaskConfig, evenly.config.BackendTask
         utilization=evenly.config.UtilizationConfig(signals=signals),
         quota=evenly.config.QuotaConfig(limits={}, default_limit=1.0),
         cost=evenly.config.CostConfig(),
+        attempts=evenly.config.AttemptHistogramConfig(),
     )
     return client, backend
+
+
+def transports() -> tuple[evenly.config.ClientConfig, evenly.config.BackendConfig]:
+    client, backend = configs()
+    probe = evenly.config.ProbeConfig(is_on=False)
+    return (
+        evenly.config.ClientConfig(task=client, probe=probe),
+        evenly.config.BackendConfig(task=backend, probe=probe),
+    )
 
 
 async def cheaper(query: str) -> str:
