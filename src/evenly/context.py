@@ -168,10 +168,14 @@ def current_request() -> Request:
     return request
 
 
-def _luck_of(here: Scope | _Inside) -> float:
-    """Return the luck of all that is done here; it is drawn if nobody has needed it yet."""
+def _luck_of(here: Scope | _Inside) -> float | None:
+    """Return the luck of all that is done for one request here, drawn if nobody has needed it yet.
+
+    There is none in a block outside of any request that names no user: a worker may go on in one
+    for ever, and is not to be lucky or unlucky all the while.
+    """
     luck = here.luck
-    if luck is None:
+    if luck is None and (type(here) is not _Inside or here.is_of_one):
         with _DRAWING.lock:
             luck = here.luck
             if luck is None:
@@ -229,7 +233,8 @@ def request_context(
 
     `user` is a name or a number of whoever waits for the answers, and is not sent: it makes the
     luck of the requests, so that those of one user fare alike for an hour, and then other users'
-    do.  Without it the luck is drawn, once for the block.
+    do.  Without it the luck is that of the request that is served; outside of one each call has
+    its own.
 
     `deadline_seconds` is what remains from the moment the block is entered.  It can only shorten an
     inherited deadline: nobody waits longer for a part than for the whole.  Zero or less means that
@@ -313,7 +318,7 @@ class _Inside:
     Its luck is that of what it `shares` it with, or its own.
     """
 
-    __slots__ = ("_luck", "_shares", "request", "serving")
+    __slots__ = ("_luck", "_shares", "is_of_one", "request", "serving")
 
     def __init__(
         self, request: Request, serving: Scope | None, shares: Scope | _Inside | None
@@ -322,6 +327,9 @@ class _Inside:
         self.serving = serving
         self._shares = shares
         self._luck = request.luck
+        self.is_of_one: bool = shares is not None and (
+            not isinstance(shares, _Inside) or shares.is_of_one
+        )
 
     @property
     def luck(self) -> float | None:

@@ -303,11 +303,15 @@ class BackendTask:
     def should_degrade(self, level: float) -> bool:
         """Return whether a cheaper answer is wanted for a request; any thread may ask.
 
-        That begins one criticality before the request would be refused: who is not refused yet
-        makes do with less.
+        That begins when the queue is longer than it should be, and where the line is within a
+        criticality of the request: who is not refused yet makes do with less.
         """
         cut = self._cut
-        return (cut > 0.0 and cut > level - 1.0) or self._utilization.should_degrade(self._clock())
+        return (
+            (self.limits_queue and self._cut_line.is_long)
+            or (cut > 0.0 and cut > level - 1.0)
+            or self._utilization.should_degrade(self._clock())
+        )
 
     def announce_healthy(self) -> bool:
         """Leave the lame duck state, warmed up; return False if it has begun to shut down."""

@@ -31,7 +31,7 @@ from evenly.core.balancing.membership import (
 from evenly.core.balancing.out_of_band import OutOfBand
 from evenly.core.balancing.policies.catalogue import PolicyConfig, make_policy
 from evenly.core.clock import Clock
-from evenly.core.level import level_of
+from evenly.core.level import draw_luck, level_of
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.overload.retry import RetryBudget, RetryConfig, may_retry
 from evenly.core.overload.throttle import Throttle, ThrottleSnapshot
@@ -67,6 +67,9 @@ _THROTTLE_PROBES = 2
 _REPICKS = 3
 # ... if that was heard so lately.
 _CUT_SECONDS = 0.3
+# Who refuses is counted so often, among those that were heard so lately.
+_COUNT_SECONDS = 0.01
+_KNOWN_SECONDS = 2.0
 
 
 @final
@@ -141,6 +144,9 @@ class ClientTask:
             config.membership, self._candidates, rng=rng, observer=observer
         )
         self._erring: dict[BackendView, None] = {}
+        # When a backend last said that it refuses something, and whether most do.
+        self._cut_at = self._counted_at = -math.inf
+        self._most_refuse = True
         self._probes_due: list[BackendView] = []
         self._round_trip_seconds: float | None = None
         self._is_worth_asking = True
@@ -238,7 +244,7 @@ class ClientTask:
         view.reported_at = now
         if not is_probe:
             view.told_at = now
-        self._throttle.record_report(report.cut, now)
+        self._record_cut(report.cut, now)
         # That a backend is healthy again is told to everyone at once; were its empty queue a fact
         # to go by, everyone's next request would meet there.
         if not is_news:
@@ -255,8 +261,32 @@ class ClientTask:
         if view is None or now - view.told_at > _REPEAT_SECONDS or view.report is None:
             return
         view.reported_at = now
-        self._throttle.record_report(view.report.cut, now)
+        self._record_cut(view.report.cut, now)
         self._policy.record_report(view, view.report, now, is_probe=False)
+
+    def _record_cut(self, cut: float, now: float) -> None:
+        """Learn where a backend cuts; it speaks for all only where most of them refuse something.
+
+        A single one may be short of memory, and is passed over.
+        """
+        if cut:
+            self._cut_at = now
+            if not self._do_most_refuse(now):
+                cut = 0.0
+        self._throttle.record_report(cut, now)
+
+    def _do_most_refuse(self, now: float) -> bool:
+        if abs(now - self._counted_at) >= _COUNT_SECONDS:
+            self._counted_at = now
+            cuts = [
+                view.report.cut
+                for view in self._membership.views
+                if view.in_subset
+                and view.report is not None
+                and now - view.reported_at <= _KNOWN_SECONDS
+            ]
+            self._most_refuse = 2 * sum(cut > 0.0 for cut in cuts) >= len(cuts)
+        return self._most_refuse
 
     def wants_orca(self, view: BackendView) -> bool:
         """Return whether what a response says in ORCA is news: our own words are, or were it."""
@@ -429,9 +459,10 @@ class ClientTask:
         if not previous.request.is_same(request):
             raise UsageError(f"begin(previous=...): another request than that of {previous!r}")
         previous.next = Next.GIVE_UP  # It allowed one.
-        level_of(
-            request, self._rng
-        )  # Or the next backend would draw once more, and luck would add up.
+        # The request that has the luck: who retries may have made an equal one anew.  Without luck
+        # the next backend would draw it once more, and there would be more of it with each retry.
+        request = previous.request
+        level_of(request, self._rng)
         answer = self._start(request, previous, now, avoid=previous.tried)
         if isinstance(answer, Rejection) and previous.outcome is not None:
             if previous.number > 1 or previous.outcome is not Outcome.NOT_SENT:
@@ -447,9 +478,10 @@ class ClientTask:
         avoid: Collection[BackendView] = (),
         line: float | None = None,
     ) -> Attempt | Rejection:
-        """Pick a backend; `line` is below what nothing is sent, where not the throttle says it."""
-        if self._throttle.is_troubled:
-            line = self._throttle.line(now) if line is None else line
+        """Pick a backend; nothing below `line` is sent, the throttle's if none is given."""
+        if line is None and self._throttle.is_troubled:
+            line = self._throttle.line(now)
+        if now - self._cut_at <= _CUT_SECONDS:
             view = self._pick_above(level_of(request, self._rng), now, avoid)
         else:
             view = self._policy.pick(now, avoid)
@@ -509,7 +541,7 @@ class ClientTask:
                 self._erring[view] = None
                 if view.is_pickable:
                     self._policy.record_error(view, now)
-            elif report is None or not report.cut:  # Else what it refuses is not sent there.
+            elif not self._is_below(attempt.request, report):
                 view.record_error(now, is_failure=False)
                 self._erring[view] = None
         # Mostly its report has been heard already, a moment ago.
@@ -521,6 +553,18 @@ class ClientTask:
         if self._observer is not NO_OBSERVER:
             self._observer.attempt_finished(view.backend.address, outcome, now - attempt.begun_at)
         return self._next(attempt, outcome, now, is_final=is_final)
+
+    def _is_below(self, request: Request, report: LoadReport | None) -> bool:
+        """Return whether a refusal was for the level, which is told and so passed over from now on.
+
+        A request that came without luck has had it drawn by the backend, and it was too little.
+        """
+        if report is None or request.criticality >= report.cut:
+            return False
+        if request.luck is None:
+            part = min(1.0, report.cut - request.criticality)
+            request.luck = draw_luck(self._rng, part)
+        return request.criticality + request.luck < report.cut
 
     def _next(self, attempt: Attempt, outcome: Outcome, now: float, *, is_final: bool) -> Next:
         request = attempt.request
@@ -546,7 +590,7 @@ class ClientTask:
         return Next.GIVE_UP
 
     def _is_below_line(self, request: Request, now: float) -> bool:
-        """Return whether any other backend would refuse a request too."""
+        """Return whether most other backends would probably refuse a request too."""
         line = self._throttle.line(now) if self._throttle.is_troubled else 0.0
         return line > 0.0 and level_of(request, self._rng) < line
 

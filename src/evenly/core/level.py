@@ -31,9 +31,9 @@ TOP: Final = float(len(Criticality))
 _HOUR_SECONDS: Final = 3600.0
 
 
-def draw_luck(rng: random.Random) -> float:
-    """Return the luck of a request that belongs to nobody in particular."""
-    return int(rng.random() * LUCK_STEPS) / LUCK_STEPS
+def draw_luck(rng: random.Random, most: float = 1.0) -> float:
+    """Return the luck, below `most`, of a request that belongs to nobody in particular."""
+    return int(rng.random() * most * LUCK_STEPS) / LUCK_STEPS
 
 
 def luck_of_user(user: str, key: bytes, unix_seconds: float) -> float:

@@ -16,7 +16,7 @@ import hmac
 import struct
 from typing import Final, final
 
-from evenly.core.level import LUCK_STEPS
+from evenly.core.level import LUCK_STEPS, TOP
 from evenly.core.report import LoadReport
 from evenly.errors import ConfigError, UsageError
 from evenly.wire.level import admits_of_cut, cut_of_admits, cut_steps
@@ -122,7 +122,7 @@ def parse_answer(data: bytes, key: bytes | None) -> tuple[Kind, int, LoadReport]
             boot=boot,
             sequence=sequence,
             lame_duck=state == _LAME_DUCK,
-            cut=(cut - 1) / LUCK_STEPS if cut else cut_of_admits(admits),
+            cut=_cut(cut, admits),
             runnable=runnable,
             active=active,
             utilization=utilization,
@@ -135,6 +135,12 @@ def parse_answer(data: bytes, key: bytes | None) -> tuple[Kind, int, LoadReport]
     except ConfigError:  # NaN, infinite, negative or too large: its sender is no backend of ours.
         return None
     return kind, nonce, report
+
+
+def _cut(steps: int, admits: int) -> float:
+    if not steps:  # Its sender knew the four bits alone.
+        return cut_of_admits(admits)
+    return TOP if steps > _CUT_MOST else (steps - 1) / LUCK_STEPS
 
 
 def _tag(key: bytes, data: bytes) -> bytes:

@@ -81,13 +81,12 @@ def admits_of_cut(cut: float) -> int:
 def cut_of_admits(admits: int) -> float:
     """Return the cut-line of a backend that tells the four bits alone.
 
-    The lowest criticality that it admits counts: it has begun to refuse the one below, and half of
-    that is as good a guess as any.
+    It is the lowest criticality that it admits: what it may refuse is not sent, as old clients do.
     """
     for criticality in Criticality:
         if admits >> criticality & 1:
-            return max(0.0, criticality - 0.5)
-    return len(Criticality) - 0.5
+            return float(criticality)
+    return float(len(Criticality))
 
 
 def cut_steps(cut: float, most: int) -> int:

@@ -27,7 +27,7 @@ __all__ = ["KEY", "MAX_LENGTH", "format_load", "parse_load"]
 KEY: Final = "evenly-load"
 MAX_LENGTH: Final = 160
 
-_CUT_MOST: Final = 255
+_CUT_MOST: Final = 256
 _CUTS: Final = {f"{admits:04b}": cut_of_admits(admits) for admits in range(16)}
 # Of a cut-line in 64ths; nearly always it is 0.
 _CUT_TEXTS: Final = tuple(

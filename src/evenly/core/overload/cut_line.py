@@ -108,6 +108,7 @@ class CutLine:
         "_usual",
         "_weight",
         "arrived",
+        "is_long",
         "lines",
         "sent",
         "served",
@@ -125,6 +126,8 @@ class CutLine:
         """How long it takes until a request that arrives now is done; 0 where nobody waits."""
         self.served = 0.0
         """S; 0 is unknown."""
+        self.is_long = False
+        """Whether the queue is longer than it should be, as of the last fold."""
         # Since the last fold; the first is added to directly, once per request.
         self.arrived = [0] * _COUNT
         """Arrivals by criticality."""
@@ -185,6 +188,7 @@ class CutLine:
         factor = self._learn(served, seconds)
         if not served or not queue.is_known(now):
             self.value = self.wait_seconds = 0.0
+            self.is_long = False
             return
         waiting = queue.count - self._cores
         self.wait_seconds = (waiting + 1.0 + self._cores) / served if waiting > 0.0 else 0.0
@@ -207,8 +211,10 @@ class CutLine:
             window = min(max(window, _WINDOW_REQUESTS / served), _WINDOW_MOST_SECONDS)
         if self.value > 0.0 and self._busy_ratio < _BUSY_LITTLE:
             window = _WINDOW_IDLE_SECONDS
+        elif self._queue.mean > self.target() + self._cores:  # So does a queue that is too long.
+            window = _WINDOW_LEAST_SECONDS
         kept = math.exp(-seconds / window)
-        self._weight = self._weight * kept + seconds
+        self._weight = self._weight * kept + min(seconds, window)
         scale = 1.0 / self._weight
         self._unheard_seconds += seconds
         if count:
@@ -253,8 +259,10 @@ class CutLine:
         queue = self._queue
         if now - self._rested_at < _BURST_MEMORY_SECONDS and queue.count < _BURST_SECONDS * served:
             self.value = 0.0
+            self.is_long = False
             return
         target = self.target()
+        self.is_long = queue.mean > target
         error = (target - queue.mean) / target
         correction = (
             min(_MOST_BELOW, _GAIN_BELOW * error)
@@ -270,9 +278,9 @@ class CutLine:
         value = self._level_of(served * (1.0 + correction) / busy / scale)
         highest = TOP - 1.0
         if value > highest:
-            cap = highest + min(1.0, max(0.0, 0.5 * queue.mean / hard - 1.0))
+            cap = highest + min(1.0, max(0.0, 0.5 * queue.mean / hard - 0.7))
             value = min(value, max(cap, self._level_of(served / scale)))
-        elif value < self._line - _SINK_MOST:
+        elif self.value > 0.0 and value < self._line - _SINK_MOST:
             value = self._line - _SINK_MOST
         self.value = value
 
