@@ -34,7 +34,7 @@ def test_what_is_as_usual_is_left_out() -> None:
         pytest.param(0.001, "a=1110;k=1", id="rounded up: luck of 0 is refused either way"),
         pytest.param(1.0, "a=1110;k=64", id="refuses SHEDDABLE and nothing else"),
         pytest.param(2.5, "a=1000;k=160", id="refuses half of CRITICAL, and admits CRITICAL_PLUS"),
-        pytest.param(4.0, "a=0000;k=255", id="refuses everything: it is one byte"),
+        pytest.param(4.0, "a=0000;k=256", id="refuses everything"),
     ],
 )
 def test_the_cut_line_is_said_and_what_is_admitted_for_old_readers(cut: float, said: str) -> None:
@@ -46,11 +46,11 @@ def test_the_cut_line_is_said_and_what_is_admitted_for_old_readers(cut: float, s
     ("bits", "cut"),
     [
         ("1111", 0.0),
-        ("1110", 0.5),
-        ("1100", 1.5),
-        ("1000", 2.5),
-        ("0000", 3.5),
-        pytest.param("1010", 0.5, id="no such order: by the lowest that is admitted"),
+        ("1110", 1.0),
+        ("1100", 2.0),
+        ("1000", 3.0),
+        ("0000", 4.0),
+        pytest.param("1010", 1.0, id="no such order: by the lowest that is admitted"),
         pytest.param("0001", 0.0, id="no such order, and all of the lowest"),
     ],
 )

@@ -123,19 +123,17 @@ def test_a_queue_that_is_short_lets_more_in_and_one_that_is_long_less(
 
 
 # However long the queue: who is refused for it are those below CRITICAL_PLUS, as far as there are
-# any.  From twice the hard bound on, it is no matter of the others any more.
+# any.  From 1.4 of the hard bound on, it is no matter of the others any more.
 @pytest.mark.parametrize(
     ("queue", "expected"),
     [
-        pytest.param(30.0, 3.0, id="twice the bound"),
-        pytest.param(45.0, 3.5, id="0.5 · 45 / 15 - 1"),
-        pytest.param(60.0, 4.0, id="four times the bound: everything"),
+        pytest.param(21.0, 3.0, id="1.4 of the bound"),
+        pytest.param(36.0, 3.5, id="0.5 · 36 / 15 - 0.7"),
+        pytest.param(51.0, 4.0, id="3.4 times the bound: everything"),
         pytest.param(1e9, 4.0, id="beyond all bounds"),
     ],
 )
-def test_the_hard_bound_spares_critical_plus_up_to_twice_its_length(
-    queue: float, expected: float
-) -> None:
+def test_the_hard_bound_spares_critical_plus_up_to_a_length(queue: float, expected: float) -> None:
     station = Station()
 
     assert station.live((2, 0, 1, 1), (2, 0, 1, 0), queue=queue) == pytest.approx(expected)
@@ -497,12 +495,20 @@ def test_who_comes_though_it_is_held_back_is_counted() -> None:
 
 def test_a_line_that_is_no_longer_told_is_believed_for_a_tenth_of_a_second() -> None:
     station = Station()
+    station.live((5, 5, 5, 0), queue=12.0, held_back=2.0)
     station.live((0, 0, 1, 0), held_back=2.0, queue=1.0)
     assert station.line.value == pytest.approx(1.5, abs=0.01)
     # The line is 2 · exp(−t / 0.1), and the cut half below it.
     station.live((0, 0, 1, 0), queue=1.0, seconds=0.1)
     assert station.line.value == pytest.approx(2.0 / math.e - 0.5, abs=0.02)
     station.live((0, 0, 1, 0), queue=1.0, seconds=0.1)
+
+    assert station.line.value == 0.0
+
+
+def test_a_line_of_others_refuses_nothing_where_there_is_room() -> None:
+    station = Station()
+    station.live((0, 0, 1, 0), held_back=2.0, queue=1.0)
 
     assert station.line.value == 0.0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from evenly.core.attempt import Attempt
@@ -161,7 +161,8 @@ class _Exchange:
         client.take_connections()
         for backend, task in zip(backends, self.tasks, strict=True):
             client.record_connection(backend, ConnectionEvent.OPENED)
-            client.record_report(backend, task.report())
+            # The book's clients hear of no cut-line, and pass nobody over.
+            client.record_report(backend, replace(task.report(), cut=0.0))
         return client
 
 
