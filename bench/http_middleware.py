@@ -240,7 +240,7 @@ async def _app(scope: Any, _receive: Any, send: Any) -> None:
 
 def _serve(kind: str, descriptor: int) -> None:
     # The server is saturated here, and would refuse some; what is compared is serving.
-    config = BackendConfig(task=BackendTaskConfig(runnable_slack=10_000.0))
+    config = BackendConfig(task=BackendTaskConfig(limits_queue=False))
     app: Any = Middleware(_app, config=config) if kind == "evenly" else _app
     options = uvicorn.Config(app, log_level="warning", access_log=False)
     uvicorn.Server(options).run(sockets=[socket.socket(fileno=descriptor)])

@@ -31,10 +31,14 @@ from evenly.testing import ManualClock
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("EVENLY_CRITICALITY", raising=False)
-    context.job_criticality.cache_clear()
+    caches = (context.job_criticality, context._user_key)
+    for name in ("EVENLY_CRITICALITY", "EVENLY_USER_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for cached in caches:
+        cached.cache_clear()
     yield
-    context.job_criticality.cache_clear()
+    for cached in caches:
+        cached.cache_clear()
 
 
 def test_outside_of_any_context_a_request_is_the_default() -> None:
@@ -264,7 +268,7 @@ def test_should_degrade_is_asked_anew_and_false_outside() -> None:
     answers = [True, False]
 
     assert not should_degrade()
-    with serving(Request(), should_degrade=lambda: answers.pop(0)):
+    with serving(Request(), should_degrade=lambda _: answers.pop(0)):
         assert [should_degrade(), should_degrade()] == [True, False]
     mark_degraded()  # Outside of a request there is nothing to mark.
 
@@ -313,7 +317,7 @@ def raise_if_told(name: str) -> None:
 
 
 async def ask(handler: Any, name: str, **options: bool) -> tuple[str, bool]:
-    with serving(Request(), should_degrade=lambda: options.pop("degrade", False)) as scope:
+    with serving(Request(), should_degrade=lambda _: options.pop("degrade", False)) as scope:
         answer = handler(name, **{"loud": True} if options.pop("loud", False) else {})
         return await answer if inspect.isawaitable(answer) else answer, scope.was_degraded
 
@@ -366,7 +370,7 @@ def test_what_the_cheaper_one_raises_goes_out() -> None:
 
 
 async def test_a_child_task_marks_the_response_of_its_request() -> None:
-    with serving(Request(), should_degrade=lambda: True) as scope:
+    with serving(Request(), should_degrade=lambda _: True) as scope:
         await asyncio.create_task(full_async("x"))
 
     assert scope.was_degraded
@@ -381,7 +385,7 @@ def test_a_method_is_degradable() -> None:
         def search(self, query: str) -> list[str]:
             return [query]
 
-    with serving(Request(), should_degrade=lambda: True):
+    with serving(Request(), should_degrade=lambda _: True):
         assert Search().search("x") == []
     assert Search().search("x") == ["x"]
 
@@ -452,4 +456,160 @@ def test_a_call_has_the_shorter_of_two_deadlines(
         customer="indexer",
         deadline_at=deadline_at,
         idempotent=True,
+        luck=request.luck,
     )
+
+
+# Luck.
+
+
+def lucks(count: int) -> list[float | None]:
+    return [outgoing_request(0.0, None).luck for _ in range(count)]
+
+
+def test_outside_of_any_request_there_is_no_luck_to_share() -> None:
+    assert lucks(2) == [None, None]
+    assert current_request().luck is None
+
+
+def test_all_calls_of_one_request_share_its_luck_which_is_drawn_once() -> None:
+    request = Request(customer="indexer")
+    with serving(request) as scope:
+        assert [scope.luck, current_request().luck] == [None, None]  # Nobody has needed it.
+        first, second = lucks(2)
+        assert first == second == scope.luck == current_request().luck
+        assert current_request() == Request(customer="indexer", luck=first)
+
+    assert first is not None
+    assert 0.0 <= first < 1.0
+    assert request.luck is None  # Others may share it.
+
+
+def test_luck_that_came_with_the_request_is_carried_on() -> None:
+    with serving(Request(luck=0.25)):
+        assert lucks(2) == [0.25, 0.25]
+    with context.Serving(Request(), lambda _: False, 0.75):
+        assert lucks(1) == [0.75]
+        assert current_request().luck == 0.75
+
+
+def test_different_requests_have_different_luck() -> None:
+    drawn = set()
+    for _ in range(200):
+        with serving(Request()):
+            drawn.update(lucks(1))
+
+    # 64 values: that 200 draws miss half of them has a probability below 1e-30.
+    assert len(drawn) > 32
+
+
+def test_a_context_outside_of_any_request_has_no_luck_and_that_of_a_user_has_one() -> None:
+    # A worker may go on in one for ever, and is not to be lucky or unlucky all the while.
+    with request_context(customer="a"), request_context(customer="b"):
+        assert lucks(3) == [None, None, None]
+
+    with request_context(user="ann"), request_context(criticality=Criticality.SHEDDABLE):
+        assert len(set(lucks(3))) == 1
+        assert current_request().luck is not None
+
+
+def test_contexts_inside_of_one_request_share_its_luck() -> None:
+    with serving(Request()) as scope:
+        shared = []
+        for customer in "ab":
+            with request_context(customer=customer, deadline_seconds=1.0):
+                shared += lucks(2)
+        assert set(shared) == {scope.luck}
+
+        with request_context(inherit=False):  # Work that outlives the request.
+            assert lucks(1) == [None]
+
+
+async def test_tasks_and_threads_share_the_luck_whoever_needs_it_first() -> None:
+    both = threading.Barrier(2)
+
+    def in_thread() -> float | None:
+        both.wait(timeout=60)
+        return outgoing_request(0.0, None).luck
+
+    async def child() -> float | None:
+        await asyncio.sleep(0)
+        with request_context(customer="child"):
+            return outgoing_request(0.0, None).luck
+
+    for _ in range(50):
+        with serving(Request()) as scope:
+            seen = await asyncio.gather(
+                run_in_thread(in_thread), run_in_thread(in_thread), child(), child()
+            )
+        assert set(seen) == {scope.luck}
+        assert None not in seen
+
+
+def luck_of(user: str, unix_seconds: float) -> float | None:
+    with request_context(user=user, unix_clock=lambda: unix_seconds):
+        luck = current_request().luck
+        assert lucks(2) == [luck, luck]
+    return luck
+
+
+def test_a_user_has_the_same_luck_for_an_hour_and_another_in_the_next() -> None:
+    hours = [luck_of("ann", 3_600.0 * hour) for hour in range(100)]
+
+    assert luck_of("ann", 0.0) == luck_of("ann", 3_599.9) == hours[0]
+    assert luck_of("ann", 3_600.0) == luck_of("ann", 7_199.9) == hours[1]
+    # 100 draws of 64 values: fewer than 30 different ones have a probability below 1e-9.
+    assert len(set(hours)) > 30
+    assert hours != [luck_of("bob", 3_600.0 * hour) for hour in range(100)]
+
+
+def test_the_luck_of_users_depends_on_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = [f"user {number}" for number in range(50)]
+    with_default = [luck_of(user, 0.0) for user in users]
+    monkeypatch.setenv("EVENLY_USER_KEY", "")
+    context._user_key.cache_clear()
+    assert [luck_of(user, 0.0) for user in users] == with_default  # Empty is none.
+
+    monkeypatch.setenv("EVENLY_USER_KEY", "a secret")
+    assert [luck_of(user, 0.0) for user in users] == with_default  # It is read once.
+    context._user_key.cache_clear()
+    assert [luck_of(user, 0.0) for user in users] != with_default
+
+
+def test_a_user_replaces_the_luck_of_the_request_and_inner_contexts_inherit_it() -> None:
+    of_user = luck_of("ann", 0.0)
+    drawn = 0.5 if of_user != 0.5 else 0.25
+    with serving(Request(luck=drawn)) as scope:
+        with (
+            request_context(user="ann", unix_clock=lambda: 0.0),
+            request_context(criticality=Criticality.SHEDDABLE),
+        ):
+            assert lucks(1) == [of_user]
+            assert current_request().luck == of_user
+        assert lucks(1) == [drawn] == [scope.luck]
+
+
+@pytest.mark.parametrize("user", ["", "x" * 257, 7, b"ann", None.__class__, "half \ud800"])
+def test_a_wrong_user_is_refused_at_the_call(user: Any) -> None:
+    with pytest.raises(ConfigError, match="user must be a string of 1 to 256 characters"):
+        request_context(user=user)
+
+
+@pytest.mark.parametrize("user", ["x" * 256, "Ægir 🙂", "a\r\nb"])
+def test_a_user_may_be_any_text_because_it_is_not_sent(user: str) -> None:
+    assert luck_of(user, 0.0) is not None
+
+
+def test_whether_to_degrade_is_asked_with_the_requests_level() -> None:
+    asked: list[float] = []
+
+    def wants(level: float) -> bool:
+        asked.append(level)
+        return level < 1.5
+
+    with serving(Request(criticality=Criticality.SHEDDABLE_PLUS), should_degrade=wants):
+        assert should_degrade()
+    with serving(Request(criticality=Criticality.SHEDDABLE_PLUS, luck=0.75), should_degrade=wants):
+        assert not should_degrade()
+
+    assert asked == [1.0, 1.75]

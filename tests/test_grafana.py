@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from evenly.core.backend_task import BackendTask, BackendTaskConfig
 from evenly.core.client_task import ClientTask, ClientTaskConfig
+from evenly.core.criticality import Criticality
 from evenly.core.overload.quota import QuotaConfig
 from evenly.core.request import Request
 from evenly.lab.demo.gauges import GAUGES
@@ -77,7 +78,8 @@ def test_there_is_a_panel_for_each_of_the_demo_s_facts() -> None:
     for fact in (
         "goodput", "by criticality", "by where", "utilization per backend", "spread", "latency",
         "active requests", "attempts", "retry ratio", "lame ducks", "states",
-        "throttle probability", "customers that clients throttle", "cost per customer", "quota",
+        "throttle probability", "customers that clients throttle", "who is refused now",
+        "cost per customer", "quota",
     ):  # fmt: skip
         assert fact in titles
 
@@ -88,6 +90,17 @@ def test_the_retry_ratio_is_only_coloured_beyond_what_the_budget_allows() -> Non
 
     assert [(step["color"], step["value"]) for step in steps] == [
         ("green", None), ("orange", 0.12), ("red", 0.2),
+    ]  # fmt: skip
+
+
+def test_who_is_refused_now_has_a_band_for_each_criticality() -> None:
+    (panel,) = [panel for panel in CHARTS if panel["title"] == "Who is refused now"]
+    defaults = panel["fieldConfig"]["defaults"]
+    feet = [step["value"] for step in defaults["thresholds"]["steps"]]
+
+    assert (defaults["min"], feet, defaults["max"]) == (0, [None, 1, 2, 3], len(Criticality))
+    assert [re.findall(r"evenly_\w+", target["expr"]) for target in panel["targets"]] == [
+        ["evenly_backend_cut"], ["evenly_client_line"],
     ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import evenly
 from evenly.core.attempt import Ask, Attempt
 from evenly.core.exchange import Connect, Ended, Exchange, Park, Step
 from evenly.core.request import Outcome, Reason, Rejection
+from evenly.wire.level import line_steps, luck_steps
 from examples.lines.link import Link
 from examples.lines.wire import OUTCOMES, Message
 
@@ -100,6 +101,10 @@ class Call:
             "criticality": request.criticality.name,
             "customer": request.customer,
         }
+        if request.luck is not None:
+            message["luck"] = luck_steps(request.luck)
+        if attempt.line:
+            message["line"] = line_steps(attempt.line)
         if request.deadline_at is not None:
             seconds_left = request.deadline_at - self._runtime.loop.time()
             message["deadline_ms"] = max(0, round(1000.0 * seconds_left))

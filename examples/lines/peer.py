@@ -85,10 +85,12 @@ class Peer:
             customer=message.get("customer"),
             attempt=message.get("attempt"),
             deadline_ms=message.get("deadline_ms"),
+            luck=message.get("luck"),
             peer_is_trusted=self._is_trusted,
             now=time.monotonic(),
         )
-        admission = self._runtime.admit(request, attempt)
+        line = claim.believe_line(message.get("line")) if self._is_trusted else 0.0
+        admission = self._runtime.admit(request, attempt, line=line)
         if isinstance(admission, Rejection):
             self._refuse(number, admission, answers.details(admission, request))
             return

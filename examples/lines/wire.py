@@ -1,6 +1,7 @@
 """What the two sides say to one another: objects of JSON, one to a line, in UTF-8.
 
-    client   {"id": 7, "do": …, "criticality": …, "customer": …, "attempt": …, "deadline_ms": …}
+    client   {"id": 7, "do": …, "criticality": …, "customer": …, "attempt": …, "deadline_ms": …,
+              "luck": 37, "line": 133}      both in 64ths, where there is something to say
              {"cancel": 7}      its caller gave up
              {"check": true}    how are you?
     backend  {"load": …}        when a connection opens, to a check, and whenever its state changes

@@ -1,9 +1,13 @@
-"""Carry what a request is along with the work done for it: criticality, customer and deadline.
+"""Carry what a request is along with the work done for it: criticality, luck, customer, deadline.
 
 SRE book, chapter 21, "Criticality": "If a backend receives request A and, as part of executing that
 request, issues outgoing request B and request C to other backends, request B and request C will use
 the same criticality as request A by default."  The customer and what remains of the deadline travel
 the same way; the attempt number does not, because a retry is a matter between two neighbours.
+
+So does the request's luck, its place within its criticality (`evenly.core.level`).  It is drawn
+when the first call below needs it, and all calls below share it: what a user asked for is then
+served as a whole or not at all.  `request_context(user=…)` makes it of the user's name.
 
 All of it lives in context variables.  asyncio's child tasks inherit them by themselves; threads do
 so through `run_in_thread`, `carry_context` and `ContextThreadPoolExecutor`.  Deadlines are instants
@@ -17,6 +21,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import random
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +34,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar, final, overload
 from evenly.core import check, claim
 from evenly.core.clock import Clock
 from evenly.core.criticality import Criticality
+from evenly.core.level import draw_luck, luck_of_user
 from evenly.core.request import Request
 from evenly.errors import ConfigError, RejectedError, UsageError
 
@@ -64,6 +71,28 @@ V = TypeVar("V")
 _CHARGED_MOST_SECONDS = 1e6
 # A century: beyond any deadline, and far enough from the largest float.
 _DEADLINE_MOST_SECONDS = 3.2e9
+_USER_MOST_CHARACTERS = 256
+# Public, so that users could choose their names by it: see `_user_key`.
+_DEFAULT_USER_KEY = b"evenly"
+
+# The system's, so that processes forked from one another draw differently.
+_RNG = random.SystemRandom()
+
+
+@final
+class _Drawing:
+    """Let one thread draw at a time: those that share a scope share its luck."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        # A fork may copy it while it is held.
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.Lock()
+
+
+_DRAWING = _Drawing()
 
 
 class Meter(Protocol):
@@ -81,14 +110,16 @@ class Scope(Protocol):
 
     was_degraded: bool
     """Whether the answer is a degraded one, which the response has to say."""
+    luck: float | None
+    """What all that is called for it share; `None` until it is needed."""
 
     @property
     def request(self) -> Request:
         """What is being served; treat it as immutable."""
 
     @property
-    def should_degrade(self) -> Callable[[], bool]:
-        """What to ask whether a cheaper answer is wanted; anew each time."""
+    def should_degrade(self) -> Callable[[float], bool]:
+        """What to ask whether a cheaper answer is wanted at the request's level; anew each time."""
 
 
 # One variable: to set one costs as much as everything else that a scope does.
@@ -113,10 +144,43 @@ def job_criticality() -> Criticality:
     return Criticality[name]
 
 
+@cache
+def _user_key() -> bytes:
+    """Return what the luck of users is made with: `EVENLY_USER_KEY`, which is read once.
+
+    All jobs that have users need the same.  Without it there is a key that everyone knows, and
+    users who can choose their own names can choose their luck.
+    """
+    return os.environ.get("EVENLY_USER_KEY", "").encode("utf-8", "surrogateescape") or (
+        _DEFAULT_USER_KEY
+    )
+
+
 def current_request() -> Request:
     """Return what an outgoing request inherits here; treat it as immutable."""
     here = _here.get()
-    return Request(criticality=job_criticality()) if here is None else here.request
+    if here is None:
+        return Request(criticality=job_criticality())
+    request = here.request
+    if request.luck != here.luck:
+        request = request.until(request.deadline_at)  # Others may share the one that is served.
+        request.luck = here.luck
+    return request
+
+
+def _luck_of(here: Scope | _Inside) -> float | None:
+    """Return the luck of all that is done for one request here, drawn if nobody has needed it yet.
+
+    There is none in a block outside of any request that names no user: a worker may go on in one
+    for ever, and is not to be lucky or unlucky all the while.
+    """
+    luck = here.luck
+    if luck is None and (type(here) is not _Inside or here.is_of_one):
+        with _DRAWING.lock:
+            luck = here.luck
+            if luck is None:
+                luck = here.luck = draw_luck(_RNG)
+    return luck
 
 
 def outgoing_request(
@@ -125,6 +189,7 @@ def outgoing_request(
     """Return the request that a call made here is: what it inherits, and its own time-out.
 
     That can only shorten an inherited deadline: nobody waits longer for a part than for the whole.
+    Outside of any request there is no luck to share, and it is left to be drawn where it is needed.
     """
     here = _here.get()
     inherited = None if here is None else here.request
@@ -139,6 +204,7 @@ def outgoing_request(
         customer="" if inherited is None else inherited.customer,
         deadline_at=deadline_at,
         idempotent=idempotent,
+        luck=None if here is None else _luck_of(here),
     )
 
 
@@ -157,11 +223,18 @@ def request_context(
     *,
     criticality: Criticality | None = None,
     customer: str | None = None,
+    user: str | None = None,
     deadline_seconds: float | None = None,
     inherit: bool = True,
     clock: Clock = time.monotonic,
+    unix_clock: Clock = time.time,
 ) -> RequestContext:
     """Set what requests sent inside the `with` block carry; what is not given is inherited.
+
+    `user` is a name or a number of whoever waits for the answers, and is not sent: it makes the
+    luck of the requests, so that those of one user fare alike for an hour, and then other users'
+    do.  Without it the luck is that of the request that is served; outside of one each call has
+    its own.
 
     `deadline_seconds` is what remains from the moment the block is entered.  It can only shorten an
     inherited deadline: nobody waits longer for a part than for the whole.  Zero or less means that
@@ -177,24 +250,42 @@ def request_context(
             f"customer must be at most {claim.CUSTOMER_MAX_LENGTH} printable ASCII characters "
             f"without spaces at either end, not {customer!r:.200}"
         )
+    if user is not None and not _is_user(user):
+        raise ConfigError(
+            f"user must be a string of 1 to {_USER_MOST_CHARACTERS} characters, not {user!r:.300}"
+        )
     if deadline_seconds is not None:
         check.number(
             "deadline_seconds", deadline_seconds, -_DEADLINE_MOST_SECONDS, _DEADLINE_MOST_SECONDS
         )
 
-    def resolve() -> Request:
+    def resolve() -> _Inside:
         outer = current_request() if inherit else Request(criticality=job_criticality())
+        luck = outer.luck if user is None else luck_of_user(user, _user_key(), unix_clock())
         deadline_at = outer.deadline_at
         if deadline_seconds is not None:
             own_at = clock() + deadline_seconds
             deadline_at = own_at if deadline_at is None else min(own_at, deadline_at)
-        return Request(
+        request = Request(
             criticality=outer.criticality if criticality is None else criticality,
             customer=outer.customer if customer is None else customer,
             deadline_at=deadline_at,
+            luck=luck,
         )
+        shares = _here.get() if inherit and user is None else None
+        return _Inside(request, current_serving(), shares)
 
     return RequestContext(resolve)
+
+
+def _is_user(user: object) -> bool:
+    if not isinstance(user, str) or not 0 < len(user) <= _USER_MOST_CHARACTERS:
+        return False
+    try:
+        user.encode()
+    except UnicodeEncodeError:  # It has half of a character, and is nobody's name.
+        return False
+    return True
 
 
 @final
@@ -203,16 +294,16 @@ class RequestContext:
 
     __slots__ = ("_resolve", "_token")
 
-    def __init__(self, resolve: Callable[[], Request]) -> None:
+    def __init__(self, resolve: Callable[[], _Inside]) -> None:
         self._resolve = resolve
         self._token: Token[Scope | _Inside | None] | None = None
 
     def __enter__(self) -> Request:
         if self._token is not None:
             raise UsageError("a request_context is for one `with` block: make one for each")
-        request = self._resolve()
-        self._token = _here.set(_Inside(request, current_serving()))
-        return request
+        inside = self._resolve()
+        self._token = _here.set(inside)
+        return inside.request
 
     def __exit__(self, *_: object) -> None:
         token, self._token = self._token, None
@@ -222,24 +313,52 @@ class RequestContext:
 
 @final
 class _Inside:
-    """Be a `request_context` that was entered, perhaps while a request is being served."""
+    """Be a `request_context` that was entered, perhaps while a request is being served.
 
-    __slots__ = ("request", "serving")
+    Its luck is that of what it `shares` it with, or its own.
+    """
 
-    def __init__(self, request: Request, serving: Scope | None) -> None:
+    __slots__ = ("_luck", "_shares", "is_of_one", "request", "serving")
+
+    def __init__(
+        self, request: Request, serving: Scope | None, shares: Scope | _Inside | None
+    ) -> None:
         self.request = request
         self.serving = serving
+        self._shares = shares
+        self._luck = request.luck
+        self.is_of_one: bool = shares is not None and (
+            not isinstance(shares, _Inside) or shares.is_of_one
+        )
+
+    @property
+    def luck(self) -> float | None:
+        """What all that is called here share; `None` until it is needed."""
+        return self._luck if self._shares is None else self._shares.luck
+
+    @luck.setter
+    def luck(self, luck: float) -> None:
+        if self._shares is None:
+            self._luck = luck
+        else:
+            self._shares.luck = luck
 
 
 @final
 class Serving:
     """Be the scope of one request, and nothing else."""
 
-    __slots__ = ("_token", "request", "should_degrade", "was_degraded")
+    __slots__ = ("_token", "luck", "request", "should_degrade", "was_degraded")
 
-    def __init__(self, request: Request, should_degrade: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        should_degrade: Callable[[float], bool],
+        luck: float | None = None,  # By position: one is made per request.
+    ) -> None:
         self.request = request
         self.should_degrade = should_degrade
+        self.luck = request.luck if luck is None else luck
         self.was_degraded = False
         self._token: Token[Scope | _Inside | None] | None = None
 
@@ -258,10 +377,11 @@ class Serving:
             leave(token)
 
 
-def serving(request: Request, *, should_degrade: Callable[[], bool] | None = None) -> Serving:
+def serving(request: Request, *, should_degrade: Callable[[float], bool] | None = None) -> Serving:
     """Serve `request` inside the `with` block: what the handler sends inherits from it.
 
-    `should_degrade` is asked anew each time, so that a long request notices when overload ends.
+    `should_degrade` is told the request's level (`evenly.core.level`).  It is asked anew each time,
+    so that a long request notices when overload ends.
     """
     return Serving(request, _never if should_degrade is None else should_degrade)
 
@@ -269,7 +389,9 @@ def serving(request: Request, *, should_degrade: Callable[[], bool] | None = Non
 def should_degrade() -> bool:
     """Return whether the request being served should get a cheaper answer; False outside of one."""
     scope = current_serving()
-    return scope is not None and scope.should_degrade()
+    if scope is None:
+        return False
+    return scope.should_degrade(scope.request.criticality + (scope.luck or 0.0))
 
 
 def charge(cpu_seconds: float) -> None:
@@ -426,5 +548,5 @@ def restore(variable: ContextVar[V], token: Token[V]) -> None:
         return
 
 
-def _never() -> bool:
+def _never(_level: float) -> bool:
     return False

@@ -17,6 +17,7 @@ from statistics import median
 import pytest
 
 from evenly.lab.sim.batch import run_batch
+from evenly.lab.sim.measure import measured_span
 from evenly.lab.sim.result import Row
 from evenly.lab.sim.scenario import Scenario
 from evenly.lab.sim.simulate import simulate
@@ -276,3 +277,93 @@ def test_sporadic_clients_that_ask_first_keep_the_goodput(show: Show) -> None:
     show(shown(row))
 
     assert row.goodput_ratio >= 0.90
+
+
+# Overload of small backends, of slow requests, of client tasks of all kinds: medians of three
+# seeds, with the four criticalities at 10/30/30/30 %.
+
+
+def run_and_show(name: str, load: float, show: Show, *changes: str) -> list[Row]:
+    rows = run(shipped(name, *changes), seeds=SEEDS, loads=(load,))
+    for row in rows:
+        show(shown(row))
+    return rows
+
+
+def success(rows: Iterable[Row], criticality: str) -> float:
+    return medians(rows, lambda row: row.success_by_criticality[criticality])
+
+
+@pytest.mark.parametrize(
+    ("name", "load", "goodput", "least"),
+    [
+        pytest.param("small-backends", 2.0, 0.99, (0.999, 0.99, 0.30), id="small-backends, 2"),
+        pytest.param("small-backends", 5.0, 0.97, (0.999, 0.31), id="small-backends, 5"),
+        pytest.param("small-backends", 10.0, 0.0, (0.95,), id="small-backends, 10"),
+        pytest.param("small-slow", 2.0, 0.98, (0.99, 0.97), id="small-slow, 2"),
+        pytest.param("small-slow", 5.0, 0.98, (0.98, 0.32), id="small-slow, 5"),
+    ],
+)
+def test_the_highest_criticality_first(
+    name: str, load: float, goodput: float, least: tuple[float, ...], show: Show
+) -> None:
+    rows = run_and_show(name, load, show)
+
+    assert medians(rows, lambda row: row.goodput_ratio) >= goodput
+    order = ("CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS")
+    for criticality, ratio in zip(order, least, strict=False):
+        assert success(rows, criticality) >= ratio, criticality
+    assert success(rows, "SHEDDABLE") <= 0.02
+    # Slow requests tell late that there is room again.
+    assert medians(rows, lambda row: row.recovery_seconds) <= (5.0 if name == "small-slow" else 2.0)
+
+
+def test_slow_requests_do_not_wait_for_half_of_their_deadline(show: Show) -> None:
+    rows = run_and_show("small-slow", 2.0, show)
+
+    assert medians(rows, lambda row: row.p50_seconds) <= 0.38
+
+
+def test_what_is_most_critical_does_not_notice_the_first_second_of_an_overload(show: Show) -> None:
+    scenario = shipped("step")
+    begin, _ = measured_span(scenario)
+    ratios = []
+    for seed in SEEDS:
+        result = simulate(scenario, policy="probing", load=5.0, seed=seed)
+        show(shown(result.row))
+        series, name = result.series, "CRITICAL_PLUS"
+        ratios.append(series.succeeded[name][begin] / series.offered[name][begin])
+        assert result.row.violations == ()
+    show(f"first second: {', '.join(f'{ratio:.4f}' for ratio in ratios)}")
+
+    assert median(ratios) >= 0.98
+
+
+@pytest.mark.parametrize(("load", "most"), [(0.9, 0.001), (0.95, 0.006)])
+def test_hardly_anything_fails_in_calm(load: float, most: float, show: Show) -> None:
+    rows = run_and_show("calm", load, show)
+
+    assert medians(rows, lambda row: row.errors_ratio) <= most
+    # None of them is refused.  Of what costs 1.5 s or more, which is (0.0052 / 1.5)^1.5 = 0.02 % of
+    # the requests, a backend of half the speed answers nothing within 3 s.
+    for criticality in ("CRITICAL_PLUS", "CRITICAL"):
+        assert success(rows, criticality) >= 1.0 - 0.0002
+
+
+@pytest.mark.parametrize("load", [1.1, 1.5])
+def test_who_sends_seldom_fares_like_who_sends_often(load: float, show: Show) -> None:
+    rows = run_and_show("mixed-clients", load, show)
+    for row in rows:
+        show(f"seed {row.seed}: {row.success_by_client_rate}")
+
+    for criticality in rows[0].success_by_criticality:
+        halves = [row.success_by_client_rate[criticality] for row in rows]
+        assert median(abs(half["seldom"] - half["often"]) for half in halves) <= 0.1, criticality
+
+
+def test_a_third_of_the_users_gets_all_of_four_calls(show: Show) -> None:
+    rows = run_and_show("fanout", 2.0, show)
+    for row in rows:
+        show(f"seed {row.seed}: users {row.users_by_criticality}")
+
+    assert medians(rows, lambda row: row.users_by_criticality["SHEDDABLE_PLUS"]) >= 0.28

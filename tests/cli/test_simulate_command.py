@@ -75,12 +75,15 @@ def test_json_has_exactly_the_agreed_keys(tiny: str) -> None:
         assert list(row) == [
             "policy", "seed", "load", "requests", "cpu_seconds_spent", "goodput_ratio",
             "errors_ratio", "p50_seconds", "p99_seconds", "p99_over_ideal", "cpu_p95_over_p5",
-            "cpu_max_over_min", "wasted_ratio", "success_by_criticality", "attempts_per_request",
+            "cpu_max_over_min", "wasted_ratio", "success_by_criticality", "ideal_by_criticality",
+            "users_by_criticality", "success_by_client_rate", "attempts_per_request",
             "probes_per_request", "recovery_seconds", "violations",
         ]  # fmt: skip
         assert row["seed"] == 5
         assert list(row["success_by_criticality"]) == ["CRITICAL"]
         assert row["violations"] == []
+        empty = ("ideal_by_criticality", "users_by_criticality", "success_by_client_rate")
+        assert [row[key] for key in empty] == [{}, {}, {}]
     assert [row["policy"] for row in document["rows"]] == ["round_robin", "probing", "omniscient"]
     limit = document["rows"][2]["p99_seconds"]
     assert [row["p99_over_ideal"] for row in document["rows"]] == [
@@ -129,6 +132,17 @@ def test_policies_loads_and_changes_replace_the_scenarios_own(tiny: str) -> None
         (0.2, "least_loaded"),
     ]
     assert {row["p99_over_ideal"] for row in rows} == {None}
+
+
+def test_users_and_unequal_client_tasks_have_figures(tiny: str) -> None:
+    (row,) = rows_of(
+        tiny,
+        *("--policy", "random", "--set", "ideal=false", "--load", "0.1"),
+        *("--set", "clients.rate_sigma=1", "--set", "workload.calls_per_user=2"),
+    )
+
+    assert row["users_by_criticality"] == {"CRITICAL": 1.0}
+    assert row["success_by_client_rate"] == {"CRITICAL": {"seldom": 1.0, "often": 1.0}}
 
 
 def test_seeds_count_from_the_first(tiny: str) -> None:

@@ -173,6 +173,32 @@ def test_customers_have_medians_over_the_seeds() -> None:
     assert cells(text, "probing") == ["80.00%", "10.00%"]
 
 
+def test_the_ideal_is_the_last_line_of_its_load_and_has_no_seed() -> None:
+    ideal = {"CRITICAL": 1.0, "SHEDDABLE": 0.0}
+    lost = {"CRITICAL": 0.9, "SHEDDABLE": 0.1}
+    row = replace(PLAIN, load=2.0, success_by_criticality=lost, ideal_by_criticality=ideal)
+    text = shown([replace(row, seed=1), replace(row, seed=2)], width=200)
+
+    assert cells(text, "ideal") == [
+        *("-", "-", "-", "-", "-", "-", "100.00%", "50.00%", "100.00%", "0.00%", "-", "-"),
+    ]
+    assert text.count("\nideal ") == 1
+    assert "ideal " not in shown([PLAIN]).replace("/ideal", "")
+
+
+def test_users_have_columns_and_so_has_what_client_tasks_differ_by() -> None:
+    rates = {
+        "CRITICAL": {"seldom": 1.0, "often": 0.99},
+        "SHEDDABLE": {"seldom": 0.25, "often": 0.5},
+    }
+    users = {"CRITICAL": 0.875}
+    text = shown(
+        [replace(PLAIN, users_by_criticality=users, success_by_client_rate=rates)], width=200
+    )
+
+    assert cells(text, "probing")[8:10] == ["87.50%", "25.00%"]
+
+
 def test_one_customer_is_no_table() -> None:
     assert "customer" not in shown([PLAIN])
 

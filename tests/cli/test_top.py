@@ -82,6 +82,8 @@ async def test_json_has_the_figures() -> None:
     assert [backend["state"] for backend in service["backends"]] == ["healthy"] * 2
     assert all(backend["admitted_per_second"] > 0 for backend in service["backends"])
     assert [client["healthy"] for client in service["clients"]] == [2, 2]
+    assert [backend["cut"] for backend in service["backends"]] == [0.0] * 2
+    assert [client["line"] for client in service["clients"]] == [0.0] * 2
     assert service["clients"][0]["throttle_probability"]["critical"] == 0.0
     assert {customer["customer"] for customer in service["customers"]} == {"shop", "ads", "other"}
     assert [end["problem"] for end in document["end_points"]] == [None] * 4

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.overload.cost import CostConfig
 from evenly.core.overload.quota import QuotaConfig
 from evenly.core.overload.retry import AttemptHistogramConfig
+from evenly.core.overload.utilization import Ramp, SignalConfig, UtilizationConfig, default_signals
 from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.errors import ConfigError, UsageError
 from evenly.testing import ManualClock
@@ -27,16 +29,25 @@ OVERLOADED = Rejection(Reason.OVERLOADED, retryable=True)
 DONT_RETRY = Rejection(Reason.DONT_RETRY, retryable=False)
 EXPIRED = Rejection(Reason.EXPIRED, retryable=False)
 BOOT = 7_000
+# A signal whose value is the cut-line that follows from it, nearly at once.
+OWN = SignalConfig(
+    ramps=(Ramp(0.0, 1.0), Ramp(1.0, 2.0), Ramp(2.0, 3.0), Ramp(3.0, 4.0)),
+    degrade_at=1e9,
+    decay_seconds=1e-6,
+)
+WITH_OWN = UtilizationConfig(signals={**default_signals(), "own": OWN})
 
 
 class Draw(random.Random):
-    """Draw the same number every time."""
+    """Draw the same number every time, and count how often."""
 
     def __init__(self, value: float) -> None:
         super().__init__(0)
         self.value = value
+        self.draws = 0
 
     def random(self) -> float:
+        self.draws += 1
         return self.value
 
 
@@ -80,24 +91,14 @@ def new_task(
     config: BackendTaskConfig | None = None,
     *,
     clock: Clock | None = None,
-    draw: float = 0.5,
-    slack: float = 0.0,
-    harmless_seconds: float = 0.0,
-    burst_seconds: float = 0.0,
+    rng: random.Random | None = None,
     boot: int = BOOT,
     observer: Observer = NO_OBSERVER,
 ) -> BackendTask:
-    # Without the slack, so that the ramps' numbers are those of `docs/utilization.md`, and with no
-    # queue that is too short to be refused at once, nor too new; all have tests of their own.
     return BackendTask(
-        replace(
-            config or BackendTaskConfig(),
-            runnable_slack=slack,
-            harmless_seconds=harmless_seconds,
-            burst_seconds=burst_seconds,
-        ),
+        replace(config or BackendTaskConfig(), utilization=WITH_OWN),
         clock=clock or ManualClock(),
-        rng=Draw(draw),
+        rng=rng or Draw(0.5),
         boot=boot,
         observer=observer,
     )
@@ -116,12 +117,34 @@ def admitted(
     return answer
 
 
-def admitted_by(task: BackendTask) -> list[bool]:
+def admitted_by(task: BackendTask, luck: float | None = None) -> list[bool]:
     """Try one request of each criticality, SHEDDABLE first."""
     return [
-        isinstance(task.admit(Request(criticality=criticality)), Admission)
+        isinstance(task.admit(Request(criticality=criticality, luck=luck)), Admission)
         for criticality in Criticality
     ]
+
+
+def work(
+    task: BackendTask,
+    clock: ManualClock,
+    *,
+    queue: float,
+    seconds: float = 3.0,
+    criticality: Criticality = CRITICAL_PLUS,
+    times: int = 1,
+    line: float = 0.0,
+) -> None:
+    """Let the one core serve 100 a second of 10 ms for so long, `times` as many asking for it."""
+    for _ in range(round(seconds / 0.01)):
+        task.record_signal("runnable", queue)
+        request = Request(criticality=criticality, luck=63 / 64)
+        answer = task.admit(request, line=line)
+        # Of the others it is seen that they came; if they were let in, they would wait.
+        task._cut_line.arrived[criticality] += times - 1
+        clock.advance(0.01)
+        if isinstance(answer, Admission):
+            answer.finish(Outcome.OK, 0.01)
 
 
 # Accounting
@@ -601,243 +624,332 @@ def test_without_quotas_there_is_nothing_to_say_about_customers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runnable", "draw", "expected"),
+    ("cut", "luck", "expected"),
     [
-        pytest.param(6.0, 0.0, [True, True, True, True], id="1.5 a core"),
-        pytest.param(7.0, 0.49, [False, True, True, True], id="1.75: half of SHEDDABLE"),
-        pytest.param(7.0, 0.51, [True, True, True, True], id="1.75: the other half"),
-        pytest.param(8.0, 0.0, [False, True, True, True], id="2.0: SHEDDABLE and no more"),
-        pytest.param(8.0, 0.99, [False, True, True, True], id="2.0: all of it"),
-        pytest.param(9.5, 0.49, [False, False, True, True], id="2.375: half of SHEDDABLE_PLUS"),
-        pytest.param(9.5, 0.51, [False, True, True, True], id="2.375: the other half"),
-        pytest.param(11.0, 0.0, [False, False, True, True], id="2.75"),
-        pytest.param(
-            11.1, 0.99, [False, False, False, True], id="beyond 2.75 now: all of CRITICAL"
-        ),
-        pytest.param(16.0, 0.0, [False, False, False, True], id="4.0"),
-        pytest.param(24.0, 0.49, [False, False, False, False], id="6.0: half of CRITICAL_PLUS"),
-        pytest.param(24.0, 0.51, [False, False, False, True], id="6.0: the other half"),
-        pytest.param(32.0, 0.99, [False, False, False, False], id="8.0: everything"),
+        pytest.param(0.0, 0.0, [True, True, True, True], id="nothing"),
+        pytest.param(0.5, 31 / 64, [False, True, True, True], id="half of SHEDDABLE"),
+        pytest.param(0.5, 32 / 64, [True, True, True, True], id="at the line: the other half"),
+        pytest.param(1.0, 0.0, [False, True, True, True], id="SHEDDABLE and no more"),
+        pytest.param(1.0, 63 / 64, [False, True, True, True], id="all of it"),
+        pytest.param(2.25, 0.0, [False, False, False, True], id="a quarter of CRITICAL"),
+        pytest.param(2.25, 16 / 64, [False, False, True, True], id="the other quarters"),
+        pytest.param(3.0, 0.0, [False, False, False, True], id="all but CRITICAL_PLUS"),
+        pytest.param(3.75, 47 / 64, [False, False, False, False], id="most of CRITICAL_PLUS"),
+        pytest.param(3.75, 48 / 64, [False, False, False, True], id="a quarter is left"),
+        pytest.param(4.0, 63 / 64, [False, False, False, False], id="everything"),
     ],
 )
-def test_shedding_follows_runnable_per_core(
-    runnable: float, draw: float, expected: list[bool]
-) -> None:
-    task = new_task(BackendTaskConfig(cores=4), draw=draw)
-    task.record_signal("runnable", runnable)
+def test_what_is_below_the_line_is_refused(cut: float, luck: float, expected: list[bool]) -> None:
+    task = new_task()
+    task.record_signal("own", cut)
 
-    assert admitted_by(task) == expected
+    assert admitted_by(task, luck) == expected
     assert task.report().active == sum(expected)
 
 
-def test_runnable_is_smoothed_over_a_tenth_of_a_second() -> None:
+@pytest.mark.parametrize(
+    ("drawn", "expected"),
+    [
+        pytest.param(0.49, [False, False, False, True], id="31 / 64"),
+        pytest.param(0.5, [False, False, True, True], id="32 / 64"),
+    ],
+)
+def test_the_luck_of_who_has_none_is_drawn(drawn: float, expected: list[bool]) -> None:
+    task = new_task(rng=Draw(drawn))
+    task.record_signal("own", 2.5)
+
+    assert admitted_by(task) == expected
+
+
+def test_luck_is_drawn_only_where_it_decides() -> None:
+    rng = Draw(0.75)
+    task = new_task(rng=rng)
+    assert admitted(task).luck is None
+    task.record_signal("own", 2.5)
+    assert admitted(task, CRITICAL_PLUS).luck is None  # CRITICAL_PLUS is above it, whatever luck.
+    assert isinstance(task.admit(Request(luck=0.625)), Admission)
+    assert rng.draws == 0
+
+    drawn = admitted(task, CRITICAL)
+    assert rng.draws == 1
+    assert drawn.luck == drawn.request.luck == 0.75  # What is called for it has the same.
+
+
+def test_luck_for_a_request_that_others_share_replaces_its_own() -> None:
+    task = new_task()
+    task.record_signal("own", 2.5)
+    shared = Request(luck=0.75)
+
+    assert task.admit(shared, 1, Admission, luck=0.25) == OVERLOADED
+    other = task.admit(shared, 1, Admission, luck=0.5)
+    assert isinstance(other, Admission)
+    assert (other.luck, other.request.luck) == (0.5, 0.5)
+    own = task.admit(shared, 1, Admission)
+    assert isinstance(own, Admission)
+    assert own.request is shared
+    assert shared.luck == 0.75
+
+
+def test_of_a_queue_and_a_signal_that_decides_which_refuses_more() -> None:
     clock = ManualClock()
     task = new_task(clock=clock)
-    task.record_signal("runnable", 0.0)
-    clock.advance(1.0)
-    task.record_signal("runnable", 2.75)
-    assert admitted_by(task) == [True, True, True, True]
+    work(task, clock, queue=5.25, times=2)  # Half of the C+ can be served: 3.5.
+    by_queue = task.report().cut
+    assert by_queue == pytest.approx(3.5, abs=0.05)
+    task.record_signal("own", 2.5)
+    assert task.report().cut == by_queue
 
-    clock.advance(0.1)
-    # 2.75 · (1 − 1/e) = 1.738: 0.48 of the first ramp, which is below the draw of a half.
-    assert admitted_by(task) == [True, True, True, True]
-    value = task.snapshot().utilization.signals["runnable"].value
-    assert value == pytest.approx(2.75 * (1.0 - math.exp(-1.0)))
-    clock.advance(0.1)
-    assert admitted_by(task) == [False, False, True, True]  # 2.378: 0.504 of the second
-    assert task.report().runnable == 2.75  # as last recorded
+    task.record_signal("own", 3.75)
+    clock.advance(0.001)
+    assert task.report().cut == 3.75
 
 
-def test_a_burst_is_refused_at_once_but_for_critical_plus() -> None:
+def test_the_line_of_a_client_says_what_it_holds_back() -> None:
     clock = ManualClock()
     task = new_task(clock=clock)
-    task.record_signal("runnable", 0.0)
-    clock.advance(1.0)
-    task.record_signal("runnable", 8.0)
-    assert admitted_by(task) == [False, False, False, True]
-    assert task.report().admits == 0b1000
+    work(task, clock, queue=5.25, criticality=CRITICAL, seconds=5.0)
+    assert task.report().cut <= 2.02  # As many ask for it as can be served.
+    # As many come, with the half that is lucky: twice as many are asked for.
+    work(task, clock, queue=5.25, criticality=CRITICAL, seconds=5.0, line=2.5)
 
-    clock.advance(0.1)
-    # 8 · (1 − 1/e) = 5.06: a quarter of the last ramp, which is below the draw of a half.
-    assert admitted_by(task) == [False, False, False, True]
-    clock.advance(0.1)
-    assert admitted_by(task) == [False, False, False, False]  # 6.92: 0.73 of it
-    task.record_signal("runnable", 0.0)
-    clock.advance(0.2)
-    assert admitted_by(task) == [True, True, True, True]  # 6.92 / e² = 0.94
-
-
-# The CPU time of what was served, on this machine, not normalised; where it is not metered, all the
-# time that it took.  A burst of `runnable` then waits runnable · 10 ms / cores.
-@pytest.mark.parametrize(
-    ("runnable", "cores", "is_harmless"),
-    [
-        pytest.param(4.9, 1.0, True, id="49 ms"),
-        pytest.param(5.1, 1.0, False, id="51 ms"),
-        pytest.param(19.9, 4.0, True, id="49.75 ms, on four cores"),
-        pytest.param(20.1, 4.0, False, id="50.25 ms"),
-    ],
-)
-@pytest.mark.parametrize(
-    "served_request",
-    [
-        pytest.param((3.0, 0.01, 1.0), id="metered"),
-        pytest.param((3.0, 0.01, 0.5), id="metered on a slow machine"),
-        pytest.param((0.01, 0.0, 1.0), id="not metered"),
-    ],
-)
-def test_a_burst_that_is_soon_worked_off_is_not_refused_at_once(
-    runnable: float, cores: float, is_harmless: bool, served_request: tuple[float, float, float]
-) -> None:
-    took_seconds, cpu_seconds, compute_units = served_request
-    clock = ManualClock()
-    config = BackendTaskConfig(cores=cores, cost=CostConfig(compute_units=compute_units))
-    task = new_task(config, clock=clock, harmless_seconds=0.05)
-    served = admitted(task)
-    clock.advance(took_seconds)
-    served.finish(Outcome.OK, cpu_seconds)
-    task.record_signal("runnable", 0.0)
-    clock.advance(1.0)
-    task.record_signal("runnable", runnable)
-    assert admitted_by(task) == ([True] * 4 if is_harmless else [False, False, False, True])
-
-    clock.advance(1.0)  # When it lasts, it is no burst.
-    assert admitted_by(task)[:3] == [False, False, False]
+    assert task.report().cut == pytest.approx(2.5, abs=0.02)
 
 
 @pytest.mark.parametrize(
-    ("cpu_seconds", "runnable", "is_admitted"),
+    ("seconds_left", "is_admitted"),
     [
-        pytest.param(0.01, 8.0, False, id="eight of 10 ms"),
-        pytest.param(0.005, 8.0, False, id="eight of 5 ms"),
-        pytest.param(0.0005, 54.0, True, id="54 of 0.5 ms: 27 ms"),
-        pytest.param(0.0005, 80.0, False, id="80 of 0.5 ms: 40 ms"),
-        pytest.param(0.00005, 500.0, True, id="500 of 50 µs: 25 ms"),
-        pytest.param(0.00005, 800.0, False, id="800 of 50 µs: 40 ms"),
+        pytest.param(None, True, id="no deadline"),
+        pytest.param(math.inf, True, id="never"),
+        pytest.param(0.13, True, id="130 ms"),
+        pytest.param(0.11, False, id="110 ms"),
     ],
 )
-def test_a_queue_that_lasts_counts_by_the_time_that_it_takes(
-    cpu_seconds: float, runnable: float, is_admitted: bool
+def test_a_request_that_cannot_be_answered_in_time_is_refused_at_once(
+    seconds_left: float | None, is_admitted: bool
 ) -> None:
     clock = ManualClock()
-    task = new_task(clock=clock, slack=4.0)
-    served = admitted(task)
-    clock.advance(0.1)
-    served.finish(Outcome.OK, cpu_seconds)
-    task.record_signal("runnable", 0.0)
-    clock.advance(1.0)
-    task.record_signal("runnable", runnable)
-    clock.advance(1.0)
+    task = new_task(clock=clock)
+    work(task, clock, queue=11.0)  # It would take (10 + 1 + 1) / 100 s.
+    deadline_at = None if seconds_left is None else clock() + seconds_left
+    request = Request(criticality=CRITICAL_PLUS, deadline_at=deadline_at, luck=63 / 64)
+    answer = task.admit(request)
 
-    assert admitted_by(task)[Criticality.SHEDDABLE] is is_admitted
+    # Another backend may have more time for it.
+    assert answer == OVERLOADED if not is_admitted else isinstance(answer, Admission)
+    again = task.admit(Request(criticality=CRITICAL_PLUS, luck=63 / 64), seconds_left=seconds_left)
+    assert isinstance(again, Admission) is is_admitted
 
 
-def test_a_queue_alike_is_as_long_as_it_would_have_to_be() -> None:
+def test_where_the_queue_does_not_limit_only_signals_and_quotas_refuse() -> None:
     clock = ManualClock()
-    task = new_task(clock=clock, slack=4.0)
-    served = admitted(task)
-    clock.advance(0.1)
-    served.finish(Outcome.OK, 0.0005)
-    task.record_signal("memory", 1.0)
+    config = BackendTaskConfig(limits_queue=False, quota=QUOTA)
+    task = new_task(config, clock=clock)
+    work(task, clock, queue=1000.0, times=3)
+    assert task.report().cut == 0.0
+    assert task.snapshot().cut == 0.0
+    in_haste = Request(customer="a", criticality=SHEDDABLE, deadline_at=clock() + 0.01, luck=0.0)
+    assert isinstance(task.admit(in_haste), Admission)
 
-    assert task.report().runnable == pytest.approx(10.0 * (4.0 + 8.0))
-
-
-def test_before_anything_was_served_every_burst_is_harmless() -> None:
-    clock = ManualClock()
-    task = new_task(clock=clock, harmless_seconds=0.05)
-    failed = admitted(task)
-    clock.advance(3.0)
-    failed.finish(Outcome.ERROR, 3.0)  # Failing is not serving.
-    task.record_signal("runnable", 0.0)
-    clock.advance(1.0)
-    task.record_signal("runnable", 1_000.0)
-
-    assert admitted_by(task) == [True] * 4
+    none = task.admit(Request(customer="none"))
+    assert isinstance(none, Rejection)
+    assert none.reason is Reason.OUT_OF_QUOTA
+    task.record_signal("own", 1.0)
+    assert task.admit(Request(customer="a", criticality=SHEDDABLE)) == OVERLOADED
 
 
-# Four hundred that sleep, or whose bodies do not come: nobody knows that they want no CPU.
+# Whatever four hundred do that sleep, or whose bodies do not come: nobody knows that they want CPU.
 def test_before_one_was_served_no_queue_is_evidence_however_long_it_lasts() -> None:
     clock = ManualClock()
-    task = new_task(clock=clock, burst_seconds=0.25)
+    task = new_task(clock=clock)
+    held = [admitted(task) for _ in range(400)]
     for _ in range(200):
         task.record_signal("runnable", 400.0)
         clock.advance(0.01)
+        held.append(admitted(task))
     assert admitted_by(task) == [True] * 4
 
-    admitted(task).finish(Outcome.OK, 0.05)
+    held.pop().finish(Outcome.OK, 0.05)
     task.record_signal("runnable", 400.0)
-    assert admitted_by(task) == [False, False, False, True]  # The average has yet to rise.
+    clock.advance(0.01)
+    assert admitted_by(task)[:3] == [False] * 3
+
+
+@dataclass
+class Burst:
+    """Be a backend whose cores have some work now and then, and then many requests come at once."""
+
+    took_seconds: float
+    cores: int = 1
+    load: float = 0.1
+    clock: ManualClock = field(default_factory=ManualClock)
+    running: list[tuple[float, int, float, Admission]] = field(default_factory=list)
+    waiting: list[Admission] = field(default_factory=list)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        luck = random.Random(22)
+        self.task = new_task(BackendTaskConfig(cores=self.cores), clock=self.clock, rng=luck)
+        rng = random.Random(21)
+        end_at = self.clock() + 5.0
+        while self.clock() < end_at:
+            self.let_pass(rng.expovariate(self.load * self.cores / self.took_seconds))
+            self.arrive(CRITICAL)
+
+    def let_pass(self, seconds: float) -> None:
+        until = self.clock() + seconds
+        while self.running and self.running[0][0] <= until:
+            end_at, _, used_seconds, admission = heapq.heappop(self.running)
+            self.clock.advance(max(0.0, end_at - self.clock()))
+            admission.finish(Outcome.OK, used_seconds)
+            if self.waiting:
+                self.run(self.waiting.pop(0))
+            self.task.record_signal("runnable", len(self.running) + len(self.waiting))
+        self.clock.advance(max(0.0, until - self.clock()))
+
+    def run(self, admission: Admission, seconds: float | None = None) -> None:
+        self.count += 1
+        seconds = self.took_seconds if seconds is None else seconds
+        heapq.heappush(self.running, (self.clock() + seconds, self.count, seconds, admission))
+
+    def arrive(self, criticality: Criticality) -> bool:
+        answer = self.task.admit(Request(criticality=criticality))
+        if isinstance(answer, Rejection):
+            return False
+        if len(self.running) < self.cores:
+            self.run(answer)
+        else:
+            self.waiting.append(answer)
+        self.task.record_signal("runnable", len(self.running) + len(self.waiting))
+        return True
+
+    def refused(self, work_seconds: float, *, within: float = 0.03) -> dict[Criticality, int]:
+        """Send requests that take the cores so long; return how many are refused."""
+        total = round(work_seconds * self.cores / self.took_seconds)
+        refused = dict.fromkeys((CRITICAL, CRITICAL_PLUS), 0)
+        for number in range(total):
+            self.let_pass(within / total)
+            criticality = CRITICAL_PLUS if number % 10 == 0 else CRITICAL
+            refused[criticality] += not self.arrive(criticality)
+        return refused
+
+
+@pytest.mark.parametrize("load", [0.1, 0.5])
+@pytest.mark.parametrize("cores", [1, 4])
+@pytest.mark.parametrize("took_seconds", [0.0006, 0.005, 0.02])
+@pytest.mark.parametrize("within", [0.005, 0.03, 0.1])
+def test_a_burst_that_is_soon_worked_off_is_not_refused(
+    took_seconds: float, cores: int, load: float, within: float
+) -> None:
+    burst = Burst(took_seconds, cores, load)
+
+    assert burst.refused(0.05, within=within) == {CRITICAL: 0, CRITICAL_PLUS: 0}
+
+
+# An idle CPU has a quarter of a second of work to give, within which it is seen what requests cost.
+@pytest.mark.parametrize("took_seconds", [0.0006, 0.005])
+@pytest.mark.parametrize("within", [0.005, 0.03, 0.1])
+def test_a_burst_at_an_idle_cpu_is_refused_only_beyond_a_quarter_of_a_second(
+    took_seconds: float, within: float
+) -> None:
+    assert Burst(took_seconds).refused(0.24, within=within)[CRITICAL] == 0
+
+
+@pytest.mark.parametrize("took_seconds", [0.0006, 0.005, 0.02])
+@pytest.mark.parametrize("cores", [1, 4])
+def test_a_burst_beyond_that_is_refused_but_for_critical_plus(
+    took_seconds: float, cores: int
+) -> None:
+    refused = Burst(took_seconds, cores).refused(0.5)
+
+    # Half a second of work, of which a quarter of a second is admitted, and some besides.
+    assert refused[CRITICAL] >= 0.1 * cores / took_seconds
+    assert refused[CRITICAL_PLUS] == 0
 
 
 @pytest.mark.parametrize(
-    ("runnable", "is_admitted"),
+    ("took_seconds", "runnable", "is_refused"),
     [
-        pytest.param(400.0, True, id="400 of 0.6 ms: 240 ms"),
-        pytest.param(430.0, False, id="430: 258 ms"),
+        pytest.param(0.01, 8.0, True, id="eight of 10 ms: 80 ms"),
+        pytest.param(0.0005, 10.0, False, id="ten of 0.5 ms: 5 ms"),
+        pytest.param(0.00005, 60.0, False, id="60 of 50 µs: 3 ms"),
+        pytest.param(0.00005, 4000.0, True, id="4,000 of 50 µs: 200 ms"),
     ],
 )
-def test_a_burst_at_an_idle_cpu_is_refused_only_beyond_a_quarter_of_a_second(
-    runnable: float, is_admitted: bool
+def test_a_queue_that_lasts_counts_by_the_time_that_it_takes(
+    took_seconds: float, runnable: float, is_refused: bool
 ) -> None:
     clock = ManualClock()
-    task = new_task(clock=clock, burst_seconds=0.25)
-    for _ in range(2):
-        admitted(task).finish(Outcome.OK, 0.0006)
-    task.record_signal("runnable", 0.0)
-    clock.advance(1.0)
-    task.record_signal("runnable", runnable)
-    assert admitted_by(task)[Criticality.CRITICAL] is is_admitted
-
-    # After a tenth of a second the CPU is no longer idle, and a second later the queue has lasted.
-    for _ in range(100):
-        clock.advance(0.01)
+    task = new_task(clock=clock)
+    for _ in range(300):  # As many as can be served.
         task.record_signal("runnable", runnable)
-    assert admitted_by(task)[Criticality.CRITICAL] is is_admitted
-    for _ in range(30):
+        batch = [
+            task.admit(Request(criticality=SHEDDABLE, luck=63 / 64))
+            for _ in range(round(0.01 / took_seconds))
+        ]
         clock.advance(0.01)
-        task.record_signal("runnable", runnable)
-    assert admitted_by(task) == [False] * 4
+        for answer in batch:
+            if isinstance(answer, Admission):
+                answer.finish(Outcome.OK, took_seconds)
 
-
-def test_a_burst_at_a_busy_cpu_is_refused_at_once() -> None:
-    clock = ManualClock()
-    task = new_task(clock=clock, burst_seconds=0.25)
-    for _ in range(2):
-        admitted(task).finish(Outcome.OK, 0.0006)
-    for _ in range(300):
-        task.record_signal("runnable", 1.0)
-        clock.advance(0.01)
-    task.record_signal("runnable", 400.0)
-    assert admitted_by(task)[Criticality.CRITICAL] is False
-
-
-def test_what_a_request_costs_is_averaged_over_about_twenty() -> None:
-    clock = ManualClock()
-    task = new_task(clock=clock, harmless_seconds=0.05)
-    for cpu_seconds in (0.05, 0.01, 0.03):  # The first is forgotten with the second.
-        served = admitted(task)
-        clock.advance(0.1)
-        served.finish(Outcome.OK, cpu_seconds)
-    task.record_signal("runnable", 0.0)
-    clock.advance(1.0)
-    task.record_signal("runnable", 4.5)  # · (0.01 + 0.05 · 0.02) s = 49.5 ms
-    assert task.report().admits == 0b1111
-
-    task.record_signal("runnable", 0.0)
-    clock.advance(1.0)
-    task.record_signal("runnable", 4.6)  # 50.6 ms
-    assert task.report().admits == 0b1000
+    assert (task.report().cut > 0.0) is is_refused
 
 
 def test_a_reader_that_fell_silent_refuses_nobody() -> None:
     clock = ManualClock()
     task = new_task(clock=clock)
-    task.record_signal("runnable", 100.0)
+    work(task, clock, queue=100.0, times=3)
+    assert admitted_by(task)[:3] == [False] * 3
     clock.advance(5.1)
 
     assert admitted_by(task) == [True, True, True, True]
-    assert task.report().admits == 0b1111
+    assert task.report().cut == 0.0
+
+
+# Half of what one core can do, and one request that takes it alone for so long.
+@pytest.mark.parametrize("stall_seconds", [1.0, 10.0, 30.0])
+def test_a_queue_that_is_stuck_is_refused_and_comes_back_within_four_seconds(
+    stall_seconds: float,
+) -> None:
+    service = Burst(0.01, load=0.5)
+    rng = random.Random(21)
+    service.run(admitted(service.task, CRITICAL_PLUS), stall_seconds)
+    end_at = service.clock() + stall_seconds
+    refused = 0
+    while service.clock() < end_at:
+        service.let_pass(rng.expovariate(50.0))
+        refused += not service.arrive(CRITICAL)
+    assert refused > 0.6 * 50.0 * (stall_seconds - 0.5)  # Hardly more than 0.15 s wait.
+
+    while service.clock() < end_at + 4.0:
+        service.let_pass(rng.expovariate(50.0))
+        service.arrive(CRITICAL)
+    for _ in range(100):
+        service.let_pass(rng.expovariate(50.0))
+        assert service.arrive(CRITICAL)
+
+
+def test_a_clock_that_steps_back_does_not_freeze_the_cut() -> None:
+    clock = OddClock()
+    task = new_task(clock=clock)
+
+    def live(queue: float, arrivals: int) -> None:
+        for _ in range(300):
+            task.record_signal("runnable", queue)
+            for _ in range(arrivals):
+                answer = task.admit(Request(luck=63 / 64))
+                if isinstance(answer, Admission):
+                    answer.finish(Outcome.OK, 0.01)
+            clock.now += 0.01
+            task.report()  # as with every answer
+
+    live(queue=5.25, arrivals=1)
+    live(queue=14.0, arrivals=1)
+    assert task.report().cut > 2.0
+    clock.now -= 3600.0
+    live(queue=0.0, arrivals=0)
+
+    assert task.report().cut == 0.0
+    assert admitted_by(task) == [True] * 4
 
 
 def test_memory_sheds_on_its_own() -> None:
@@ -845,12 +957,13 @@ def test_memory_sheds_on_its_own() -> None:
     task.record_signal("memory", 0.94)
 
     assert admitted_by(task) == [False, False, True, True]
+    assert task.report().cut == pytest.approx(2.0)
 
 
 def test_rejections_say_dont_retry_once_retries_are_widespread() -> None:
     config = BackendTaskConfig(attempts=AttemptHistogramConfig(min_arrivals=100))
     task = new_task(config)
-    task.record_signal("runnable", 100.0)
+    task.record_signal("own", 4.0)
     for _ in range(95):
         assert task.admit(Request(), 1) == OVERLOADED
     for _ in range(5):
@@ -873,7 +986,7 @@ def test_strangers_cannot_talk_a_backend_into_dont_retry(
     peer_is_trusted: bool, expected: Rejection
 ) -> None:
     task = new_task(BackendTaskConfig(attempts=AttemptHistogramConfig(min_arrivals=10)))
-    task.record_signal("runnable", 100.0)
+    task.record_signal("own", 4.0)
     for _ in range(10):
         request, attempt = believe(attempt="3", peer_is_trusted=peer_is_trusted, now=0.0)
         task.admit(request, attempt)
@@ -894,7 +1007,7 @@ def test_any_attempt_number_is_bounded(attempt: int) -> None:
 
 def test_a_shed_request_gives_its_reservation_back() -> None:
     task = new_task(BackendTaskConfig(quota=QUOTA))
-    task.record_signal("runnable", 100.0)
+    task.record_signal("own", 4.0)
     assert task.admit(Request(customer="a")) == OVERLOADED
 
     account = task.snapshot().customers["a"]
@@ -903,7 +1016,7 @@ def test_a_shed_request_gives_its_reservation_back() -> None:
 
 def test_out_of_quota_is_said_before_overloaded() -> None:
     task = new_task(BackendTaskConfig(quota=QUOTA))
-    task.record_signal("runnable", 100.0)
+    task.record_signal("own", 4.0)
     answer = task.admit(Request(customer="none"))
 
     # The customer has to know: no other backend would serve it either.
@@ -920,12 +1033,13 @@ def test_a_report_says_all_there_is_to_say() -> None:
     task = new_task(config, clock=clock)
     task.announce_healthy()
     task.record_signal("runnable", 9.5)
+    task.record_signal("own", 0.5)
     admitted(task)
+    clock.advance(0.01)
 
     report = task.report()
     assert (report.boot, report.sequence, report.lame_duck) == (BOOT, 1, False)
-    # SHEDDABLE is refused, SHEDDABLE_PLUS now and then: neither can count on being admitted.
-    assert report.admits == 0b1100
+    assert report.cut == 0.5
     assert report.runnable == 9.5
     assert report.active == 1
     assert report.utilization == 1.0  # 9.5 on 4 cores: all are busy
@@ -955,24 +1069,30 @@ def test_a_wrong_port_for_probes_is_refused_and_the_right_one_stays(port: int) -
     assert task.report().probe_port == 50_052
 
 
+@pytest.mark.parametrize("cut", [0.0, 0.3, 1.0, 2.75, 4.0])
+def test_a_report_says_below_which_level_requests_are_refused(cut: float) -> None:
+    task = new_task()
+    task.record_signal("own", cut)
+
+    assert task.report().cut == task.snapshot().cut == pytest.approx(cut)
+
+
 @pytest.mark.parametrize(
-    ("runnable", "admits"),
+    ("cut", "expected"),
     [
-        (1.5, 0b1111),
-        (1.6, 0b1110),
-        (2.0, 0b1110),
-        (2.1, 0b1100),
-        (2.75, 0b1100),
-        (2.8, 0b1000),
-        (4.0, 0b1000),
-        (4.1, 0b0000),
+        pytest.param(0.0, (0.0, 0.0, 0.0, 0.0), id="nothing is refused"),
+        pytest.param(0.25, (0.25, 0.0, 0.0, 0.0), id="a quarter of SHEDDABLE"),
+        pytest.param(2.5, (1.0, 1.0, 0.5, 0.0), id="half of CRITICAL, and all below it"),
+        pytest.param(4.0, (1.0, 1.0, 1.0, 1.0), id="everything"),
     ],
 )
-def test_a_report_names_those_who_are_surely_admitted(runnable: float, admits: int) -> None:
+def test_the_snapshot_says_how_likely_one_is_refused_that_nobody_gave_its_luck(
+    cut: float, expected: tuple[float, ...]
+) -> None:
     task = new_task()
-    task.record_signal("runnable", runnable)
+    task.record_signal("own", cut)
 
-    assert task.report().admits == admits
+    assert task.snapshot().rejection_probabilities == pytest.approx(expected)
 
 
 def test_rates_are_counted_over_rate_seconds() -> None:
@@ -993,7 +1113,7 @@ def test_rejections_count_neither_as_requests_nor_as_errors() -> None:
     task = new_task(BackendTaskConfig(quota=QUOTA), clock=clock)
     task.admit(Request(deadline_at=clock() - 1.0))
     task.admit(Request(customer="none"))
-    task.record_signal("runnable", 100.0)
+    task.record_signal("own", 4.0)
     task.admit(Request())
 
     assert (task.report().qps, task.report().eps, task.report().active) == (0.0, 0.0, 0)
@@ -1089,12 +1209,13 @@ def test_a_first_request_during_which_the_clock_steps_back_leaves_a_report() -> 
 def test_utilization_is_the_busy_part_of_the_cores_where_nobody_reads_the_cpu(
     runnable: float, expected: float
 ) -> None:
-    # The slack is for the ramps alone.
-    task = new_task(BackendTaskConfig(cores=4), slack=4.0)
+    clock = ManualClock()
+    task = new_task(BackendTaskConfig(cores=4), clock=clock)
     assert task.report().utilization == 0.0  # unknown
     task.record_signal("runnable", runnable)
+    clock.advance(0.01)
 
-    assert task.report().utilization == expected
+    assert task.report().utilization == pytest.approx(expected)
 
 
 def test_the_busy_part_is_averaged_over_rate_seconds() -> None:
@@ -1105,7 +1226,7 @@ def test_the_busy_part_is_averaged_over_rate_seconds() -> None:
     task.record_signal("runnable", 40.0)  # 1.0 of the cores, not 10: no more than all are busy
     assert task.report().utilization == 0.0
 
-    clock.advance(2.0)
+    clock.advance(2.0)  # However seldom somebody asks.
     assert task.report().utilization == pytest.approx(1.0 - math.exp(-1.0))
 
 
@@ -1118,6 +1239,7 @@ def test_the_cpu_is_the_utilization_where_it_is_known() -> None:
 
     clock.advance(5.25)  # The reader of the CPU clock is stuck, that of `runnable` is not.
     task.record_signal("runnable", 3.0)
+    clock.advance(0.01)
     assert task.report().utilization == pytest.approx(3 / 4)
 
 
@@ -1175,31 +1297,53 @@ def test_a_boot_that_no_report_can_carry_is_refused_at_construction(boot: object
     ids=repr,
 )
 def test_a_signal_that_is_no_number_is_ignored_and_counted(name: str, value: object) -> None:
-    task = new_task(BackendTaskConfig(cores=4))
+    clock = ManualClock()
+    task = new_task(BackendTaskConfig(cores=4), clock=clock)
     task.record_signal("runnable", 3.0)
     task.record_signal(name, value)  # type: ignore[arg-type]  # a reader that misbehaves
+    clock.advance(0.01)
 
     assert task.report().runnable == 3.0
-    assert task.report().utilization == 3 / 4
+    assert task.report().utilization == pytest.approx(3 / 4)
     assert admitted_by(task) == [True, True, True, True]
-    assert task.snapshot().utilization.signals[name].ignored == 1
+    if name != "runnable":
+        assert task.snapshot().utilization.signals[name].ignored == 1
 
 
 def test_a_signal_that_nobody_configured_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="unknown signal 'cpus'; there are runnable, cpu"):
+    with pytest.raises(UsageError, match="unknown signal 'cpus'; there are cpu, memory"):
         new_task().record_signal("cpus", 0.5)
 
 
 def test_degrading_begins_at_the_foot_of_the_lowest_ramp() -> None:
     clock = ManualClock()
     task = new_task(clock=clock)
-    task.record_signal("runnable", 1.49)
-    assert not task.should_degrade()
+    task.record_signal("memory", 0.87)
+    assert not task.should_degrade(0.0)
 
     clock.advance(10.0)
-    task.record_signal("runnable", 1.5)
-    assert task.should_degrade()
+    task.record_signal("memory", 0.88)
+    assert task.should_degrade(0.0)
+    assert task.should_degrade(3.9)  # Memory is short whoever asks.
     assert task.snapshot().utilization.should_degrade
+
+
+@pytest.mark.parametrize(
+    ("cut", "level", "is_wanted"),
+    [
+        pytest.param(0.0, 0.0, False, id="nothing is refused"),
+        pytest.param(0.1, 0.5, True, id="about to be refused"),
+        pytest.param(0.1, 1.0, True, id="1.0 is less than one above the cut"),
+        pytest.param(0.1, 1.25, False, id="more than one above"),
+        pytest.param(2.5, 3.25, True, id="0.75 above"),
+        pytest.param(2.5, 3.5, False, id="one above"),
+    ],
+)
+def test_who_is_refused_next_makes_do_with_less(cut: float, level: float, is_wanted: bool) -> None:
+    task = new_task()
+    task.record_signal("own", cut)
+
+    assert task.should_degrade(level) is is_wanted
 
 
 # The observer
@@ -1223,8 +1367,8 @@ def test_an_observer_sees_every_decision() -> None:
     answer.finish(Outcome.OK, 0.25)
     task.admit(expired)
     task.admit(poor)
-    task.record_signal("runnable", 2.5)
-    task.record_signal("runnable", 2.5)  # nothing new
+    task.record_signal("own", 1.5)
+    task.record_signal("own", 1.5)  # nothing new
     task.admit(Request(criticality=SHEDDABLE, customer="b"))
     task.enter_lame_duck()
 
@@ -1246,21 +1390,38 @@ def test_an_observer_sees_admission_come_back() -> None:
     seen = Seen()
     clock = ManualClock()
     task = new_task(clock=clock, observer=seen)
-    task.record_signal("runnable", 1.75)
-    task.record_signal("runnable", 0.0)
+    task.record_signal("own", 0.75)
+    task.record_signal("own", 0.0)
     clock.advance(1.0)
-    task.record_signal("runnable", 0.0)
+    task.record_signal("own", 0.0)
 
     assert seen.events == [("admission", SHEDDABLE, False), ("admission", SHEDDABLE, True)]
+
+
+def test_an_observer_hears_of_criticalities_and_not_of_every_level() -> None:
+    seen = Seen()
+    clock = ManualClock()
+    task = new_task(clock=clock, observer=seen)
+    for cut in (0.25, 0.75, 1.0, 1.5, 2.5, 2.25):
+        clock.advance(1.0)
+        task.record_signal("own", cut)
+        clock.advance(1.0)
+        task.report()
+
+    assert seen.events == [
+        ("admission", SHEDDABLE, False),  # 0.25: some of it is refused
+        ("admission", SHEDDABLE_PLUS, False),  # 1.5
+        ("admission", CRITICAL, False),  # 2.5
+    ]
 
 
 def test_a_report_tells_the_observer_that_a_signal_has_decayed() -> None:
     seen = Seen()
     clock = ManualClock()
     task = new_task(clock=clock, observer=seen)
-    task.record_signal("runnable", 1.75)
-    task.record_signal("runnable", 0.0)
-    clock.advance(1.0)  # 1.75 · exp(−10) is nothing.
+    task.record_signal("memory", 0.895)
+    task.record_signal("memory", 0.0)
+    clock.advance(1.0)  # 0.895 / e is below every ramp.
     assert seen.events == [("admission", SHEDDABLE, False)]
 
     task.report()
@@ -1272,13 +1433,13 @@ def test_a_report_tells_the_observer_that_a_signal_has_risen() -> None:
     seen = Seen()
     clock = ManualClock()
     task = new_task(clock=clock, observer=seen)
-    task.record_signal("runnable", 0.0)
+    task.record_signal("memory", 0.0)
     clock.advance(1.0)
-    task.record_signal("runnable", 2.0)
-    clock.advance(1.0)
+    task.record_signal("memory", 0.91)
+    clock.advance(4.0)
     assert seen.events == []
 
-    task.report()
+    task.report()  # 0.91 · (1 − e^−4) = 0.893
     assert seen.events == [("admission", SHEDDABLE, False)]
 
 
@@ -1286,7 +1447,7 @@ def test_a_report_tells_the_observer_that_a_signal_has_expired() -> None:
     seen = Seen()
     clock = ManualClock()
     task = new_task(clock=clock, observer=seen)
-    task.record_signal("runnable", 100.0)
+    task.record_signal("own", 4.0)
     shut = [("admission", criticality, False) for criticality in Criticality]
     clock.advance(5.25)
     assert seen.events == shut
@@ -1294,7 +1455,7 @@ def test_a_report_tells_the_observer_that_a_signal_has_expired() -> None:
     task.report()
     assert seen.events == [
         *shut,
-        *(("admission", criticality, True) for criticality in Criticality),
+        *(("admission", criticality, True) for criticality in reversed(Criticality)),
     ]
 
 
@@ -1303,13 +1464,6 @@ def test_a_report_tells_the_observer_that_a_signal_has_expired() -> None:
     [
         ("cores", 0.0),
         ("cores", math.nan),
-        ("unit_seconds", -0.1),
-        ("unit_seconds", math.nan),
-        ("harmless_seconds", -0.1),
-        ("harmless_seconds", math.nan),
-        ("runnable_slack", -0.5),
-        ("runnable_slack", 10_001.0),
-        ("runnable_slack", math.nan),
         ("rate_seconds", 0.0),
         ("drain_seconds", -1.0),
         ("quiet_seconds", math.inf),
@@ -1323,23 +1477,11 @@ def test_a_wrong_config_is_refused(field_name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "runnable", "is_shed"),
-    [
-        pytest.param(1, 5.5, False, id="one core: (5.5 - 4) / 1 = 1.5, the foot of the ramp"),
-        pytest.param(1, 6.1, True, id="one core: (6.1 - 4) / 1 = 2.1, above its end"),
-        pytest.param(8, 16.0, False, id="eight cores: (16 - 4) / 8 = 1.5"),
-        pytest.param(8, 20.1, True, id="eight cores: (20.1 - 4) / 8 = 2.01"),
-    ],
+    "name", ["runnable_slack", "unit_seconds", "harmless_seconds", "burst_seconds"]
 )
-def test_a_few_requests_are_no_overload_however_few_cores(
-    cores: int, runnable: float, is_shed: bool
-) -> None:
-    task = new_task(BackendTaskConfig(cores=cores), slack=4.0, draw=0.0)
-    task.record_signal("runnable", runnable)
-
-    assert isinstance(task.admit(Request(criticality=SHEDDABLE)), Rejection) is is_shed
-    assert task.report().runnable == runnable  # Clients are told what is there.
-    assert BackendTaskConfig().runnable_slack == 4.0
+def test_a_setting_that_is_gone_says_what_to_do_instead(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is gone: .*limits_queue=False turns it off"):
+        BackendTaskConfig(**{name: 1.0})  # type: ignore[arg-type]
 
 
 def test_a_rejection_from_below_leaves_as_dont_retry() -> None:

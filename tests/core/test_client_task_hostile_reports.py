@@ -50,6 +50,7 @@ def reports(seed: int, count: int) -> list[LoadReport]:
     return [
         LoadReport(
             active=rng.choice((0, 2**32 - 1)),
+            cut=rng.choice((0.0, LEAST, 2.5, 4.0)),
             compute_units=rng.choice((LEAST, 1.0, MOST)),
             **fields,  # type: ignore[arg-type]  # floats only
         )

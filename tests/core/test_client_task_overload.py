@@ -26,15 +26,16 @@ CRITICAL = Criticality.CRITICAL
 THROTTLED = Rejection(Reason.THROTTLED, retryable=False, cause=Cause.REJECTIONS)
 NO_QUOTA = Rejection(Reason.THROTTLED, retryable=False, cause=Cause.QUOTA)
 NO_BACKEND = Rejection(Reason.NO_BACKEND, retryable=False)
-# One rejection a second or more after the last answer: the longest step down, 8 times
-# 0.25 · (1 − ρ), where 1 − ρ = 1 / 1.1.
-ONE_REJECTION = math.exp(-8 * 0.25 / 1.1)  # 0.16
-ALL = 0b1111
-NOT_CRITICAL = 0b1000  # CRITICAL_PLUS alone
+NOTHING = 0.0
+"""The cut of a backend that refuses nothing, ..."""
+CUT = 3.0
+"""... of one that refuses all but CRITICAL_PLUS, ..."""
+ALL = 4.0
+"""... and of one that refuses everything."""
 
 
 class Draw(random.Random):
-    """Draw the same number every time."""
+    """Draw the same number every time: so the level of CRITICAL is 2.5."""
 
     value = 0.5
 
@@ -121,14 +122,14 @@ class Service:
         return self.begin(request).finish(outcome)
 
     def reject(self) -> None:
-        """Let a CRITICAL request be rejected, a second after a report and the last answer."""
-        self.hear(A, ALL, is_probe=False)
+        """Let a CRITICAL request be rejected by a backend that says where it cuts."""
         attempt = self.begin()
         self.clock.advance(1.0)
+        self.hear(attempt.backend, CUT, is_probe=False)
         attempt.finish(Outcome.DONT_RETRY)
 
-    def hear(self, backend: Backend, admits: int, *, is_probe: bool = True) -> None:
-        report = LoadReport(boot=1, admits=admits)
+    def hear(self, backend: Backend, cut: float, *, is_probe: bool = True) -> None:
+        report = LoadReport(boot=1, cut=cut)
         self.task.record_report(backend, report, is_probe=is_probe)
 
     @property
@@ -148,27 +149,112 @@ def test_a_throttled_request_never_leaves_this_process() -> None:
     seen = Seen()
     service = Service(observer=seen)
     service.reject()
-    assert service.throttled == pytest.approx(1.0 - ONE_REJECTION)
+    assert service.throttled == pytest.approx(0.97)  # 3 less the margin: all but 3 % of CRITICAL
     balance = service.balance
 
-    assert service.task.begin(Request()) == THROTTLED  # 0.16 is below the draw of a half
+    assert service.task.begin(Request()) == THROTTLED  # 2.5 is below 2.97
     assert service.task.snapshot().active == 0
     assert service.balance == balance  # What is not sent earns no retries.
     assert seen.events == ["attempt 1", "DONT_RETRY after 1 s", "THROTTLED"]
 
 
-def test_higher_criticalities_are_not_throttled_and_lower_ones_no_less() -> None:
+@pytest.mark.parametrize(
+    ("cut", "level", "is_sent"),
+    [
+        pytest.param(2.5, 2.5, True, id="at the cut"),
+        pytest.param(2.53, 2.515625, True, id="within the margin"),
+        pytest.param(2.53, 2.484375, False, id="below the line"),
+        pytest.param(2.53, 1.984375, False, id="a lower criticality, however lucky"),
+        pytest.param(2.53, 3.0, True, id="a higher one, however unlucky"),
+    ],
+)
+def test_what_is_below_the_line_is_throttled(cut: float, level: float, is_sent: bool) -> None:
     service = Service()
-    for criticality in Criticality:
-        service.begin(Request(criticality=criticality))
-    attempt = service.begin()
-    service.hear(A, ALL)
-    service.clock.advance(1.0)
-    attempt.finish(Outcome.DONT_RETRY)
+    service.hear(A, cut, is_probe=False)
+    request = Request(criticality=Criticality(int(level)), luck=level - int(level))
 
-    assert service.task.begin(Request()) == THROTTLED
-    assert service.task.begin(Request(criticality=Criticality.SHEDDABLE)) == THROTTLED
+    answer = service.task.begin(request)
+    assert isinstance(answer, Attempt) if is_sent else answer == THROTTLED
+
+
+def test_who_has_no_luck_draws_it_once_and_in_trouble_only() -> None:
+    service = Service()
+    calm = Request()
+    service.begin(calm)
+    assert calm.luck is None
+
+    service.hear(A, CUT, is_probe=False)
+    troubled = Request()
+    assert service.task.begin(troubled) == THROTTLED
+    assert troubled.luck == 0.5
+    service.rng.value = 0.99
+    assert service.task.begin(troubled) == THROTTLED  # It is still 2.5.
+    assert isinstance(service.task.begin(Request()), Attempt)  # 2.99 is not below 2.97.
+
+
+def test_a_retry_has_the_luck_of_its_first_attempt() -> None:
+    service = Service()
+    service.hear(A, 1.0, is_probe=False)
+    first = service.begin()
+    assert first.finish(Outcome.OVERLOADED) is Next.RETRY
+    service.rng.value = 0.9
+
+    assert service.begin(Request(), previous=first).request.luck == 0.5
+
+
+def test_an_attempt_says_the_line_that_its_client_task_applies() -> None:
+    service = Service()
+    assert service.begin().line == 0.0
+    service.hear(A, 1.53, is_probe=False)
+
+    assert service.begin().line == pytest.approx(1.5)
+    service.clock.advance(2.1)
     service.begin(Request(criticality=Criticality.CRITICAL_PLUS))
+    assert service.begin().line == 0.0  # Nothing is held back any more.
+
+
+# Repick: a backend that is known to refuse a request is passed over.
+
+
+def sent_to(service: Service, request: Request, count: int = 12) -> set[str]:
+    """Return where requests go, one at a time, retold to begin with the same luck."""
+    addresses: set[str] = set()
+    for _ in range(count):
+        attempt = service.begin(request)
+        addresses.add(attempt.backend.address)
+        attempt.finish(Outcome.CANCELLED)
+    return addresses
+
+
+def test_a_backend_that_would_refuse_is_passed_over() -> None:
+    service = Service()
+    for backend, cut in ((A, 2.75), (C, NOTHING), (B, NOTHING)):
+        service.hear(backend, cut, is_probe=False)
+        service.clock.advance(0.05)  # so that the line is far below 2.5
+
+    assert sent_to(service, Request(luck=0.5)) == {"b:1", "c:1"}
+    assert sent_to(service, Request(luck=0.75)) == {"a:1", "b:1", "c:1"}
+
+
+def test_where_all_would_refuse_one_of_them_gets_it() -> None:
+    service = Service()
+    for backend in (A, B, C):
+        service.hear(backend, 2.52, is_probe=False)
+
+    assert sent_to(service, Request(luck=0.5)) == {"a:1", "b:1", "c:1"}  # above the line of 2.49
+
+
+@pytest.mark.parametrize(("seconds", "is_passed_over"), [(0.3, True), (0.31, False)])
+def test_what_was_heard_long_ago_is_no_reason_to_pass_over(
+    seconds: float, is_passed_over: bool
+) -> None:
+    service = Service()
+    service.hear(A, 2.75, is_probe=False)
+    service.clock.advance(seconds)
+    for backend in (B, C):
+        service.hear(backend, 0.1, is_probe=False)
+
+    assert ("a:1" not in sent_to(service, Request(luck=0.5))) is is_passed_over
 
 
 def test_a_request_throttled_by_the_books_equation_counts_once() -> None:
@@ -258,27 +344,26 @@ def test_a_customer_out_of_quota_is_throttled_alone() -> None:
 def test_reports_lift_the_throttle() -> None:
     service = Service()
     service.reject()
-    service.hear(A, NOT_CRITICAL, is_probe=False)
-    assert service.throttled == pytest.approx(1.0 - ONE_REJECTION)
+    assert service.throttled == pytest.approx(0.97)
 
-    service.clock.advance(0.5)
-    service.hear(A, ALL, is_probe=False)
-    # Admitted for half a second: exp(0.5 · (0.3 + 2 · 0.5)).
-    assert service.throttled == pytest.approx(1.0 - ONE_REJECTION * math.exp(0.65))
+    service.clock.advance(0.1)
+    service.hear(A, NOTHING, is_probe=False)
+    # The average over 0.1 s: 3 / e − 0.03 = 1.07.
+    assert service.task.snapshot().throttle.line == pytest.approx(3.0 / math.e - 0.03)
+    assert service.throttled == 0.0
 
 
 def test_late_reports_and_strangers_say_nothing_to_the_throttle() -> None:
     service = Service()
-    service.task.record_report(A, LoadReport(boot=1, sequence=5, admits=NOT_CRITICAL))
-    service.reject()
+    service.task.record_report(A, LoadReport(boot=1, sequence=5, cut=CUT))
     service.clock.advance(0.5)
-    service.task.record_report(A, LoadReport(boot=1, sequence=4, admits=ALL))
-    service.task.record_report(Backend("stranger:1"), LoadReport(boot=1, admits=ALL))
+    service.task.record_report(A, LoadReport(boot=1, sequence=4, cut=NOTHING))
+    service.task.record_report(Backend("stranger:1"), LoadReport(boot=1, cut=NOTHING))
 
-    assert service.throttled == pytest.approx(1.0 - ONE_REJECTION)
+    assert service.throttled == pytest.approx(0.97)
 
 
-# Asking first: what is known is a rejection, and more than two seconds old.
+# Asking first: the last that was heard is a no, and no answer of its own is recent.
 
 
 def asking(**settings: float) -> Service:
@@ -293,7 +378,7 @@ def test_it_asks_two_backends_where_all_it_knows_is_an_old_rejection() -> None:
     service = Service(observer=seen, send_anyway_seconds=10.0)
     service.reject()
     service.clock.advance(1.9)
-    assert service.task.begin(Request()) == THROTTLED  # It is believed that long.
+    assert service.task.begin(Request()) == THROTTLED  # An answer is believed that long.
     service.clock.advance(0.2)
 
     ask = service.ask()
@@ -333,40 +418,45 @@ def test_it_asks_nobody_where_there_is_nobody() -> None:
 @pytest.mark.parametrize(
     ("answers", "is_sent"),
     [
-        pytest.param((ALL, ALL), True, id="both admit"),
-        pytest.param((NOT_CRITICAL, ALL), True, id="the second admits"),
-        pytest.param((ALL, NOT_CRITICAL), True, id="the first admits"),
-        pytest.param((0b0011, 0b1000), False, id="neither admits it"),
-        pytest.param((ALL,), True, id="one answers and admits"),
-        pytest.param((0,), False, id="one answers and does not"),
+        pytest.param((NOTHING, NOTHING), True, id="both admit"),
+        pytest.param((CUT, NOTHING), True, id="the second admits"),
+        pytest.param((2.5, CUT), True, id="the first admits"),
+        pytest.param((2.51, CUT), False, id="neither admits it"),
+        pytest.param((NOTHING,), True, id="one answers and admits"),
+        pytest.param((ALL,), False, id="one answers and does not"),
     ],
 )
-def test_what_backends_answer_is_done(answers: tuple[int, ...], is_sent: bool) -> None:
+def test_what_backends_answer_is_done(answers: tuple[float, ...], is_sent: bool) -> None:
     service = asking()
     ask = service.ask()
     service.clock.advance(0.01)
-    for backend, admits in zip(ask.backends, answers, strict=False):
-        service.hear(backend, admits)
+    for backend, cut in zip(ask.backends, answers, strict=False):
+        service.hear(backend, cut)
     answer = ask.resume()
 
     if is_sent:
         assert isinstance(answer, Attempt)
         assert (answer.number, service.task.snapshot().active) == (1, 1)
+        # What is below the lower of the two would not have been sent.
+        assert answer.line == min(answers)
     else:
         assert answer == THROTTLED
-        # A no counts as a rejection, 2.11 s after the last: again the longest step.
-        assert service.throttled == pytest.approx(1.0 - ONE_REJECTION**2)
+        assert service.task.snapshot().active == 0
 
 
 def test_other_backends_answers_do_not_decide() -> None:
     service = asking(send_anyway_seconds=10.0)
     ask = service.ask()
     (other,) = {A, B, C} - set(ask.backends)
-    service.hear(other, 0)
+    service.hear(other, NOTHING)
 
-    # As if nobody had answered: by the probability, which is below the draw.
+    # As if nobody had answered: the line is what all have said.  3 · exp(−21) of it is left.
+    assert isinstance(ask.resume(), Attempt)
+    service = asking(send_anyway_seconds=10.0)
+    ask = service.ask()
+    (other,) = {A, B, C} - set(ask.backends)
+    service.hear(other, ALL)
     assert ask.resume() == THROTTLED
-    assert service.throttled == pytest.approx(1.0 - ONE_REJECTION)  # and no new rejection
 
 
 @pytest.mark.parametrize(("send_anyway_seconds", "is_sent"), [(2.0, True), (10.0, False)])
@@ -376,7 +466,7 @@ def test_where_nobody_answers_it_decides_as_ever(send_anyway_seconds: float, is_
     service.clock.advance(ask.wait_seconds)
     answer = ask.resume()
 
-    # 3.15 s after the last request: "anyway" after 2 s, and not yet after 10 s.
+    # The last report is 2.15 s old: it holds for 10 s, and for 2 s it does not.
     assert isinstance(answer, Attempt) is is_sent
     assert is_sent or answer == THROTTLED
 
@@ -385,7 +475,7 @@ def test_requests_that_come_meanwhile_ask_too() -> None:
     service = asking()
     first, second = service.ask(), service.ask()
     for backend in (*first.backends, *second.backends):
-        service.hear(backend, ALL)
+        service.hear(backend, NOTHING)
 
     assert isinstance(first.resume(), Attempt)
     assert isinstance(second.resume(), Attempt)
@@ -396,7 +486,7 @@ def test_who_asked_once_is_believed_for_two_seconds() -> None:
     service = asking()
     ask = service.ask()
     for backend in ask.backends:
-        service.hear(backend, 0)
+        service.hear(backend, CUT)
     assert ask.resume() == THROTTLED
 
     service.clock.advance(1.9)
@@ -424,10 +514,9 @@ def test_resuming_twice_is_a_mistake() -> None:
         ask.resume()
 
 
-def test_a_report_that_does_not_admit_is_a_rejection_that_nobody_paid_for() -> None:
+def test_a_report_of_a_cut_is_a_rejection_that_nobody_paid_for() -> None:
     service = Service()
-    service.hear(A, NOT_CRITICAL)
-    assert service.throttled == 0.0
+    service.hear(A, CUT)
     service.clock.advance(2.1)
 
     service.ask()
@@ -436,7 +525,7 @@ def test_a_report_that_does_not_admit_is_a_rejection_that_nobody_paid_for() -> N
 
 def test_a_request_asks_once_though_the_policy_would_like_to_ask_as_well() -> None:
     service = Service(policy="probing")
-    service.hear(A, NOT_CRITICAL)
+    service.hear(A, CUT)
     service.clock.advance(2.1)
     ask = service.ask()
 
@@ -458,41 +547,39 @@ def asked_by_policy(throttle: str = "responsive") -> tuple[Service, Ask]:
 @pytest.mark.parametrize(
     ("answers", "is_sent"),
     [
-        pytest.param((ALL, ALL), True, id="both admit"),
-        pytest.param((NOT_CRITICAL, ALL), True, id="the second admits"),
-        pytest.param((0b0011, 0b1000), False, id="neither admits it"),
-        pytest.param((0,), False, id="one answers and does not"),
+        pytest.param((NOTHING, NOTHING), True, id="both admit"),
+        pytest.param((CUT, NOTHING), True, id="the second admits"),
+        pytest.param((2.51, CUT), False, id="neither admits it"),
+        pytest.param((ALL,), False, id="one answers and does not"),
         pytest.param((), True, id="nobody answers"),
     ],
 )
 def test_who_seldom_sends_does_as_those_say_that_the_policy_asked(
-    answers: tuple[int, ...], is_sent: bool
+    answers: tuple[float, ...], is_sent: bool
 ) -> None:
     service, ask = asked_by_policy()
-    for backend, admits in zip(ask.backends, answers, strict=False):
-        service.hear(backend, admits)
+    for backend, cut in zip(ask.backends, answers, strict=False):
+        service.hear(backend, cut)
     answer = ask.resume()
 
     if is_sent:
         assert isinstance(answer, Attempt)
-        assert service.throttled == 0.0
     else:
         assert answer == THROTTLED
-        assert service.throttled == pytest.approx(1.0 - ONE_REJECTION)  # It counts as a rejection.
         assert service.task.snapshot().active == 0
         assert service.balance == 3.0  # What is not sent earns no retries.
 
 
 def test_the_order_of_the_answers_makes_no_difference_to_a_request_that_was_asked_for() -> None:
     service, ask = asked_by_policy()
-    service.hear(ask.backends[1], NOT_CRITICAL)
-    service.hear(ask.backends[0], ALL)
+    service.hear(ask.backends[1], CUT)
+    service.hear(ask.backends[0], NOTHING)
     assert isinstance(ask.resume(), Attempt)
 
     # The last that was heard is a no, but one of the two admits.
     service, ask = asked_by_policy()
-    service.hear(ask.backends[1], ALL)
-    service.hear(ask.backends[0], NOT_CRITICAL)
+    service.hear(ask.backends[1], NOTHING)
+    service.hear(ask.backends[0], CUT)
     assert isinstance(ask.resume(), Attempt)
 
 
@@ -500,13 +587,13 @@ def test_the_order_of_the_answers_makes_no_difference_to_a_request_that_was_aske
 def test_what_one_admits_is_not_sent_to_the_other_that_refuses(policy: str) -> None:
     for is_first in (True, False):
         service = Service(backends=(A, B), policy=policy)
-        service.hear(A, NOT_CRITICAL if policy == "round_robin" else ALL)
+        service.hear(A, CUT if policy == "round_robin" else NOTHING)
         service.clock.advance(2.1)
         ask = service.ask()
         yes, no = ask.backends if is_first else reversed(ask.backends)
         # By its queue alone the policy would take the one that refuses.
         service.task.record_report(yes, LoadReport(boot=1, runnable=5.0), is_probe=True)
-        service.hear(no, NOT_CRITICAL)
+        service.hear(no, CUT)
         answer = ask.resume()
 
         assert isinstance(answer, Attempt)
@@ -519,7 +606,7 @@ def test_a_criticality_that_both_admit_is_sent_where_another_is_refused() -> Non
         service.clock.advance(2.1)
         ask = service.ask(Request(criticality=criticality))
         for backend in ask.backends:
-            service.hear(backend, NOT_CRITICAL)
+            service.hear(backend, CUT)
 
         assert isinstance(ask.resume(), Attempt) is is_sent
 
@@ -527,7 +614,7 @@ def test_a_criticality_that_both_admit_is_sent_where_another_is_refused() -> Non
 @pytest.mark.parametrize(
     ("seconds", "is_sent"),
     [
-        pytest.param(1.9, True, id="an answer of its own is 1.9 s old: as q says"),
+        pytest.param(1.9, True, id="an answer of its own is 1.9 s old: as the line says"),
         pytest.param(2.1, False, id="2.1 s"),
     ],
 )
@@ -535,31 +622,23 @@ def test_who_had_an_answer_lately_goes_by_that(seconds: float, is_sent: bool) ->
     service, first = asked_by_policy()
     attempt = first.resume()
     assert isinstance(attempt, Attempt)
-    service.hear(attempt.backend, ALL, is_probe=False)
+    service.hear(attempt.backend, NOTHING, is_probe=False)
     attempt.finish(Outcome.OK)
     service.clock.advance(seconds)
     ask = service.ask()
-    for backend in ask.backends:
-        service.hear(backend, 0)
+    for backend in ask.backends:  # Two at once raise an average over 0.1 s by little.
+        service.hear(backend, ALL)
 
     assert isinstance(ask.resume(), Attempt) is is_sent
 
 
-# It was admitted, by "send anyway", before a third backend's word; those asked have said nothing.
+# It was admitted before a third backend's word; those asked have said nothing.
 def test_a_request_that_nobody_answered_for_is_not_decided_twice() -> None:
     service = Service(policy="probing")
-    first = service.ask().resume()
-    assert isinstance(first, Attempt)
-    service.clock.advance(1.0)
-    service.hear(A, ALL)
-    first.finish(Outcome.DONT_RETRY)
-    service.clock.advance(0.01)
-    service.hear(A, ALL)  # The last that was heard is a yes, which in 10 ms lifts q by little.
     service.clock.advance(2.1)
-    assert service.throttled > 0.5  # More than the draw lets through.
     ask = service.ask()
     (other,) = {A, B, C} - set(ask.backends)
-    service.hear(other, 0)
+    service.hear(other, ALL)
 
     assert isinstance(ask.resume(), Attempt)
 
@@ -581,8 +660,8 @@ def test_the_customers_throttle_decides_once() -> None:
     ask = service.ask(request)
     service.rng.value = 0.5
     yes, no = ask.backends
-    service.hear(yes, ALL)
-    service.hear(no, NOT_CRITICAL)
+    service.hear(yes, NOTHING)
+    service.hear(no, CUT)
 
     assert isinstance(ask.resume(), Attempt)
 
@@ -591,21 +670,21 @@ def test_the_customers_throttle_decides_once() -> None:
 def test_the_other_throttles_do_not_listen_to_answers(throttle: str) -> None:
     service, ask = asked_by_policy(throttle)
     for backend in ask.backends:
-        service.hear(backend, 0)
+        service.hear(backend, ALL)
 
     assert isinstance(ask.resume(), Attempt)
 
 
 def test_a_resumed_request_reads_the_clock_once() -> None:
-    for answers in ((), (ALL, ALL), (0, 0)):
+    for answers in ((), (NOTHING, NOTHING), (ALL, ALL)):
         for policy in ("probing", "round_robin"):  # Asked by the policy, or by the throttle.
             clock = CountingClock()
             service = Service(policy=policy, clock=clock)
-            service.hear(A, NOT_CRITICAL if policy == "round_robin" else ALL)
+            service.hear(A, CUT if policy == "round_robin" else NOTHING)
             clock.advance(2.1)
             ask = service.ask()
-            for backend, admits in zip(ask.backends, answers, strict=False):
-                service.hear(backend, admits)
+            for backend, cut in zip(ask.backends, answers, strict=False):
+                service.hear(backend, cut)
             before = clock.readings
             ask.resume()
 
@@ -751,15 +830,33 @@ def test_a_verdict_allows_one_retry() -> None:
 def test_a_retry_is_neither_throttled_nor_asks() -> None:
     service = Service()
     first = service.begin()
-    service.hear(A, ALL)
     service.clock.advance(1.0)
-    first.finish(Outcome.OVERLOADED)
-    service.begin().finish(Outcome.DONT_RETRY)
+    assert first.finish(Outcome.OVERLOADED) is Next.RETRY
+    service.hear(A, CUT)
     assert service.task.begin(Request()) == THROTTLED
     service.clock.advance(2.1)
     service.ask()
 
     assert service.begin(previous=first).number == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "luck", "expected"),
+    [
+        pytest.param(Outcome.OVERLOADED, 0.5, Next.GIVE_UP, id="below: others would refuse it too"),
+        pytest.param(Outcome.OVERLOADED, 0.75, Next.RETRY, id="above the line"),
+        pytest.param(Outcome.LOST, 0.5, Next.RETRY, id="lost: that was no refusal"),
+    ],
+)
+def test_what_is_refused_below_the_line_is_not_retried(
+    outcome: Outcome, luck: float, expected: Next
+) -> None:
+    service = Service()
+    attempt = service.begin(Request(idempotent=True, luck=luck))
+    service.hear(attempt.backend, 2.7, is_probe=False)
+
+    assert attempt.finish(outcome) is expected
+    assert service.balance == pytest.approx(2.1 if expected is Next.RETRY else 3.1)
 
 
 def test_a_retry_that_finds_no_backend_ends_the_request() -> None:

@@ -14,8 +14,8 @@ def test_the_four_values_are_in_the_books_order() -> None:
     ]
 
 
-def test_values_count_from_zero_because_they_index_bits_and_lists() -> None:
-    # `LoadReport.admits` has bit i for Criticality(i): renumbering would change the wire.
+def test_values_count_from_zero_because_levels_and_lists_begin_there() -> None:
+    # A level is criticality plus luck, and goes over the wire: renumbering would change it.
     assert {criticality.name: criticality.value for criticality in Criticality} == {
         "SHEDDABLE": 0,
         "SHEDDABLE_PLUS": 1,

@@ -65,15 +65,15 @@ def client_story(recorder: Recorder) -> list[tuple[str, dict[str, Any]]]:
 
 def backend_story(recorder: Recorder) -> list[tuple[str, dict[str, Any]]]:
     clock = ManualClock()
-    config = BackendTaskConfig(burst_seconds=0.0)
-    task = BackendTask(config, clock=clock, rng=random.Random(1), boot=1, observer=recorder)
+    task = BackendTask(
+        BackendTaskConfig(), clock=clock, rng=random.Random(1), boot=1, observer=recorder
+    )
     task.announce_healthy()
     admission = task.admit(REQUEST)
     assert isinstance(admission, Admission)
     clock.advance(0.25)
     admission.finish(Outcome.OK, 0.125)
-    # The head of the SHEDDABLE ramp is 2 on this one core, above the slack of 4.
-    task.record_signal("runnable", 6.0)
+    task.record_signal("memory", 0.91)  # the head of the SHEDDABLE ramp
     assert isinstance(task.admit(REQUEST), Rejection)
     clock.advance(5.25)
     task.report()  # The signal has expired, and who asks finds out.

@@ -9,21 +9,21 @@ from evenly.core.report import LoadReport
 from evenly.errors import ConfigError
 
 REALS = ["runnable", "utilization", "qps", "eps", "latency_seconds", "compute_units"]
-WHOLES = ["boot", "sequence", "admits", "active", "probe_port"]
+WHOLES = ["boot", "sequence", "active", "probe_port"]
 
 
 def test_a_report_says_nothing_unless_told() -> None:
     report = LoadReport()
 
     assert not report.lame_duck
-    assert report.admits == 0b1111  # all four criticalities
+    assert report.cut == 0.0  # nothing is refused
     assert (report.utilization, report.qps, report.eps) == (0.0, 0.0, 0.0)
     assert report.compute_units == 1.0
     assert report.probe_port is None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0, -5e-324])
-@pytest.mark.parametrize("field", REALS)
+@pytest.mark.parametrize("field", ["cut", *REALS])
 def test_a_report_refuses_a_number_that_no_backend_has(field: str, value: float) -> None:
     fields: dict[str, Any] = {field: value}
 
@@ -45,7 +45,6 @@ def test_a_report_refuses_a_count_that_no_backend_has(field: str, value: float) 
     [
         pytest.param("boot", 2**63 - 1, id="nanoseconds in 63 bits: the year 2262"),
         pytest.param("sequence", 2**32 - 1, id="32 bits"),
-        pytest.param("admits", 0b1111, id="four criticalities"),
         pytest.param("active", 2**32 - 1, id="more than any process holds"),
         pytest.param("probe_port", 65535, id="the highest port"),
     ],
@@ -77,7 +76,7 @@ def test_a_report_accepts_zero_and_large_numbers(field: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["0.5", None, 10**400], ids=["text", "nothing", "a huge int"])
-@pytest.mark.parametrize("field", REALS)
+@pytest.mark.parametrize("field", ["cut", *REALS])
 def test_a_report_refuses_what_is_not_a_float(field: str, value: object) -> None:
     fields: dict[str, Any] = {field: value}
 
@@ -89,8 +88,15 @@ def test_a_report_may_say_that_a_backend_is_used_beyond_what_it_was_given() -> N
     assert LoadReport(utilization=1.8).utilization == 1.8
 
 
-def test_a_report_that_admits_nobody_is_a_report() -> None:
-    assert LoadReport(admits=0).admits == 0
+@pytest.mark.parametrize("cut", [0.0, 1.5, 4.0])
+def test_a_cut_is_a_level_or_above_all_of_them(cut: float) -> None:
+    assert LoadReport(cut=cut).cut == cut
+
+
+@pytest.mark.parametrize("cut", [math.nextafter(4.0, 5.0), 5, 1e15])
+def test_a_report_refuses_a_cut_above_that_of_who_refuses_everything(cut: float) -> None:
+    with pytest.raises(ConfigError, match=rf"load report out of bounds: .*cut={cut!r}"):
+        LoadReport(cut=cut)
 
 
 def test_a_report_has_no_room_for_a_misspelt_attribute() -> None:

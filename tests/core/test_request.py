@@ -39,9 +39,42 @@ def test_a_request_is_not_idempotent_unless_told() -> None:
     assert Request(idempotent=True) != Request()
 
 
+def test_a_request_has_no_luck_until_somebody_needs_it() -> None:
+    assert Request().luck is None
+
+
+def test_a_request_with_another_deadline_has_the_same_luck() -> None:
+    assert Request(luck=0.25).until(9.0).luck == 0.25
+    assert Request().until(9.0).luck is None
+
+
+# Luck comes later: a retry is of the same request, whether or not its first attempt drew one.
+@pytest.mark.parametrize("other", [Request(luck=0.5), Request(luck=0.25), Request()])
+def test_requests_that_ask_for_the_same_are_the_same_whatever_their_luck(other: Request) -> None:
+    assert Request(luck=0.25).is_same(other)
+    assert other.is_same(Request(luck=0.25))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Request(criticality=Criticality.SHEDDABLE),
+        Request(customer="a"),
+        Request(deadline_at=1.0),
+        Request(idempotent=True),
+    ],
+)
+def test_requests_that_ask_for_something_else_are_not(other: Request) -> None:
+    assert not Request().is_same(other)
+
+
 def test_a_request_carries_what_the_call_site_said() -> None:
     request = Request(
-        criticality=Criticality.SHEDDABLE, customer="indexer", deadline_at=12.5, idempotent=True
+        criticality=Criticality.SHEDDABLE,
+        customer="indexer",
+        deadline_at=12.5,
+        idempotent=True,
+        luck=0.25,
     )
 
     assert dataclasses.asdict(request) == {
@@ -49,6 +82,7 @@ def test_a_request_carries_what_the_call_site_said() -> None:
         "customer": "indexer",
         "deadline_at": 12.5,
         "idempotent": True,
+        "luck": 0.25,
     }
 
 

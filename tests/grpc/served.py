@@ -127,7 +127,7 @@ async def trailers(call: grpc.aio.Call) -> Trailers:
 
 async def press(runtime: BackendRuntime, level: float) -> None:
     """Set the signal that nobody else records: at 2 SHEDDABLE is refused, at 5 everything is."""
-    for _ in range(2):  # The value is an average over time, and decisions are made every 5 ms.
+    for _ in range(2):  # The value is an average over time.
         with runtime.lock:
             runtime.task.record_signal("test", level)
         await asyncio.sleep(0.02)

@@ -31,11 +31,17 @@ async def test_criticality_customer_and_deadline_of_the_context_travel(kind: str
             criticality=Criticality.SHEDDABLE, customer="indexer", deadline_seconds=50.0
         ):
             call = begin(channel, kind)
+            luck = evenly.current_request().luck
         await answer(call)
 
         arrival = backend.arrivals[0]
         assert arrival.metadata["evenly-criticality"] == "SHEDDABLE"
-        assert arrival.metadata["baggage"] == "evenly-criticality=SHEDDABLE"
+        assert luck is not None
+        assert arrival.metadata["evenly-level"] == f"u={luck * 64:.0f}"
+        assert (
+            arrival.metadata["baggage"]
+            == f"evenly-criticality=SHEDDABLE,evenly-luck={luck * 64:.0f}"
+        )
         assert arrival.metadata["evenly-customer"] == "indexer"
         assert arrival.seconds_left is not None
         assert 0.0 < arrival.seconds_left <= 50.5  # gRPC rounds up to three digits.

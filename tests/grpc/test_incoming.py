@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -56,14 +57,14 @@ def test_a_request_that_claims_nothing_is_the_default_and_its_peer_is_not_asked_
     incoming: Incoming,
 ) -> None:
     context = Context(("user-agent", "grpc-python"), ("traceparent", "00-1-2-03"), peer=FAR)
-    request, attempt, is_evenly = incoming.read(context)
+    request, attempt, is_evenly, luck, line = incoming.read(context)
 
     assert (request.criticality, request.customer, request.deadline_at) == (
         Criticality.CRITICAL,
         "",
         None,
     )
-    assert (attempt, is_evenly, context.asked) == (1, False, 0)
+    assert (attempt, is_evenly, luck, line, context.asked) == (1, False, None, 0.0, 0)
 
 
 @pytest.mark.parametrize("times", [1, 2])  # What is remembered is the same.
@@ -72,8 +73,8 @@ def test_claims_are_believed_of_trusted_peers_and_capped_of_others(
 ) -> None:
     said = (PLUS, ("evenly-customer", "shop"), ("grpc-previous-rpc-attempts", "2"))
     for _ in range(times):
-        near, near_attempt, _ = incoming.read(Context(*said))
-        far, far_attempt, _ = incoming.read(Context(*said, peer=FAR))
+        near, near_attempt, *_ = incoming.read(Context(*said))
+        far, far_attempt, *_ = incoming.read(Context(*said, peer=FAR))
 
         assert (near.criticality, near.customer, near_attempt) == (
             Criticality.CRITICAL_PLUS,
@@ -131,13 +132,24 @@ def test_what_is_remembered_is_bounded(incoming: Incoming) -> None:
                     "grpc-previous-rpc-attempts",
                     "baggage",
                     "user-agent",
+                    "evenly-level",
                     "other",
                 ]
             ),
             st.one_of(
                 st.text(max_size=40),
                 st.binary(max_size=40),
-                st.sampled_from(["SHEDDABLE", "CRITICAL_PLUS", "7", "-1", "evenly/"]),
+                st.sampled_from(
+                    [
+                        "SHEDDABLE",
+                        "CRITICAL_PLUS",
+                        "u=63;l=255",
+                        "evenly-luck=63",
+                        "7",
+                        "-1",
+                        "evenly/",
+                    ]
+                ),
             ),
         ),
         max_size=8,
@@ -156,3 +168,53 @@ def test_nothing_hostile_raises_and_strangers_gain_nothing(
     if peer == FAR:
         assert first[0].criticality <= Criticality.CRITICAL
         assert first[0].customer == ""
+        assert first[3:] == (None, 0.0)
+
+
+# Luck and line.
+
+LEVEL = ("evenly-level", "u=37;l=133")
+SAID = (37 / 64, 133 / 64)
+
+
+def level(incoming: Incoming, *said: Any, peer: Any = NEAR) -> tuple[float | None, float]:
+    *_, luck, line = incoming.read(Context(*said, peer=peer))
+    return luck, line
+
+
+def test_luck_and_line_are_believed_of_trusted_peers_only(incoming: Incoming) -> None:
+    baggage = ("baggage", "a=b,evenly-luck=5")
+    for _ in range(2):  # What is remembered is the same.
+        assert level(incoming, LEVEL) == SAID
+        assert level(incoming, LEVEL, peer=FAR) == (None, 0.0)
+        assert level(incoming, baggage) == (5 / 64, 0.0)
+        assert level(incoming, baggage, peer=FAR) == (None, 0.0)
+        assert level(incoming, baggage, LEVEL) == level(incoming, LEVEL, baggage) == SAID
+        assert level(incoming, PLUS, LEVEL) == SAID
+        assert level(incoming, PLUS, LEVEL, peer=FAR) == (None, 0.0)
+
+
+@pytest.mark.parametrize("odd", ["", "u=64", "u=1,u=2", "x" * 5000])
+def test_an_odd_level_is_none_and_does_no_harm(incoming: Incoming, odd: Any) -> None:
+    said = (("evenly-level", odd), PLUS)
+
+    assert level(incoming, *said) == (None, 0.0)
+    assert level(incoming, *said, ("baggage", "evenly-luck=5")) == (5 / 64, 0.0)
+
+
+def test_of_two_levels_none_is_believed(incoming: Incoming) -> None:
+    assert level(incoming, LEVEL, LEVEL) == (None, 0.0)
+    assert level(incoming, LEVEL, LEVEL, LEVEL) == (None, 0.0)
+
+
+def test_luck_is_no_part_of_what_is_remembered_of_claims(incoming: Incoming) -> None:
+    for number in range(64):
+        u = str(number)
+        baggage = "evenly-criticality=SHEDDABLE,evenly-luck=" + u
+        said = ("evenly-level", "u=" + u), ("baggage", baggage)
+        assert level(incoming, *said) == (number / 64, 0.0)
+        request = incoming.read(Context(*said))[0]
+        assert request.criticality is Criticality.SHEDDABLE
+        assert request.luck is None  # Others share it.
+
+    assert len(incoming._known) == 1

@@ -252,7 +252,7 @@ def test_fifty_threads_call_at_once_and_every_attempt_is_counted_once(behavior: 
             raise
 
     # Fifty at once may well be too much for one interpreter: nothing is to be refused here.
-    patient = BackendConfig(task=BackendTaskConfig(runnable_slack=10_000.0))
+    patient = BackendConfig(task=BackendTaskConfig(limits_queue=False))
     with (
         evenly_server(behavior, config=patient) as (one, address),
         evenly_server(behavior, config=patient) as (two, other_address),

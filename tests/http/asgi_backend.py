@@ -36,7 +36,7 @@ _SIGNALS = {
 TASK = BackendTaskConfig(
     quiet_seconds=0.0,
     utilization=UtilizationConfig(signals=_SIGNALS),
-    runnable_slack=10_000.0,  # Only what a test presses on refuses.
+    limits_queue=False,  # Only what a test presses on refuses.
 )
 QUICK = BackendConfig(task=TASK)
 OURS = (("user-agent", "test evenly/1"),)
@@ -193,7 +193,7 @@ class Backend:
 
     async def press(self, level: float) -> None:
         """Set the signal that nobody else records: at 2 SHEDDABLE is refused, at 5 everything."""
-        for _ in range(2):  # The value is an average over time, and decisions are made every 5 ms.
+        for _ in range(2):  # The value is an average over time.
             with self.runtime.lock:
                 self.runtime.task.record_signal("test", level)
             await asyncio.sleep(0.02)

@@ -28,16 +28,16 @@ def incoming() -> Incoming:
 
 
 def read(incoming: Incoming, scope: dict[str, Any]) -> tuple[Criticality, str, int]:
-    request, attempt, _, _ = incoming.read(scope)
+    request, attempt, *_ = incoming.read(scope)
     return request.criticality, request.customer, attempt
 
 
 @pytest.mark.parametrize("headers", [(), ((b"user-agent", b"curl"), (b"accept", b"*/*"))])
 def test_a_request_that_claims_nothing_is_the_default(incoming: Incoming, headers: Any) -> None:
-    request, attempt, is_evenly, seconds_left = incoming.read(scope_of(*headers, client=FAR))
+    request, attempt, is_evenly, *others = incoming.read(scope_of(*headers, client=FAR))
 
     assert (request.criticality, request.customer, attempt) == NOT_BELIEVED
-    assert seconds_left is None
+    assert others == [None, None, 0.0]  # no deadline, no luck, no line
     assert not is_evenly
 
 
@@ -112,7 +112,7 @@ def test_our_clients_are_known_by_their_agent(incoming: Incoming) -> None:
 def test_what_remains_until_the_deadline_is_read(
     incoming: Incoming, value: bytes, seconds: float
 ) -> None:
-    request, _, _, seconds_left = incoming.read(scope_of((b"evenly-deadline-ms", value)))
+    request, _, _, seconds_left, *_ = incoming.read(scope_of((b"evenly-deadline-ms", value)))
 
     assert seconds_left == pytest.approx(seconds)
     assert request.deadline_at is None  # Others share it.
@@ -122,7 +122,7 @@ def test_what_remains_until_the_deadline_is_read(
     "value", [b"", b"soon", b"nan", b"inf", b"-inf", b"1e400", b"2592000001", b"9" * 5000, b"\xb2"]
 )
 def test_what_is_no_deadline_is_none(incoming: Incoming, value: bytes) -> None:
-    request, _, _, seconds_left = incoming.read(scope_of((b"evenly-deadline-ms", value), PLUS))
+    request, _, _, seconds_left, *_ = incoming.read(scope_of((b"evenly-deadline-ms", value), PLUS))
 
     assert seconds_left is None
     assert request.criticality is Criticality.CRITICAL_PLUS
@@ -207,7 +207,7 @@ def test_a_deadline_that_is_no_text_is_none(incoming: Incoming, value: Any) -> N
 @pytest.mark.parametrize("agent", ["curl", b"", b"x" * 5000])
 def test_an_odd_agent_does_no_harm(incoming: Incoming, agent: Any) -> None:
     for more in ((), (PLUS,)):
-        request, _, is_evenly, _ = incoming.read(scope_of((b"user-agent", agent), *more))
+        request, _, is_evenly, *_ = incoming.read(scope_of((b"user-agent", agent), *more))
         assert not is_evenly
         assert request.criticality is (Criticality.CRITICAL_PLUS if more else Criticality.CRITICAL)
     assert len(incoming._known) == (0 if len(agent) > 1024 else 2)
@@ -224,12 +224,24 @@ def test_an_odd_agent_does_no_harm(incoming: Incoming, agent: Any) -> None:
                     b"x-envoy-attempt-count",
                     b"baggage",
                     b"user-agent",
+                    b"evenly-level",
                     b"other",
                 ]
             ),
             st.one_of(
                 st.binary(max_size=40),
-                st.sampled_from([b"SHEDDABLE", b"CRITICAL_PLUS", b"7", b"-1", b"evenly/", b"nan"]),
+                st.sampled_from(
+                    [
+                        b"SHEDDABLE",
+                        b"CRITICAL_PLUS",
+                        b"u=63;l=255",
+                        b"evenly-luck=63",
+                        b"7",
+                        b"-1",
+                        b"evenly/",
+                        b"nan",
+                    ]
+                ),
             ),
         ),
         max_size=24,
@@ -240,13 +252,63 @@ def test_nothing_hostile_raises_and_strangers_gain_nothing(
     headers: list[tuple[bytes, bytes]], client: Any
 ) -> None:
     incoming = Incoming(Trust())
-    request, attempt, is_evenly, seconds_left = incoming.read(scope_of(*headers, client=client))
+    request, attempt, is_evenly, *others = incoming.read(scope_of(*headers, client=client))
     again = incoming.read(scope_of(*headers, client=client))
 
     assert (request.criticality, request.customer) == (again[0].criticality, again[0].customer)
-    assert (attempt, is_evenly, seconds_left) == again[1:]
+    assert (attempt, is_evenly, *others) == again[1:]
     assert 1 <= attempt <= 10
     if client == FAR:
         assert request.criticality <= Criticality.CRITICAL
         assert request.customer == ""
         assert attempt == 1
+        assert others[1:] == [None, 0.0]
+
+
+# Luck and line.
+
+LEVEL = (b"evenly-level", b"u=37;l=133")
+SAID = (37 / 64, 133 / 64)
+
+
+def level(incoming: Incoming, *said: Any, peer: Any = NEAR) -> tuple[float | None, float]:
+    *_, luck, line = incoming.read(scope_of(*said, client=peer))
+    return luck, line
+
+
+def test_luck_and_line_are_believed_of_trusted_peers_only(incoming: Incoming) -> None:
+    baggage = (b"baggage", b"a=b,evenly-luck=5")
+    for _ in range(2):  # What is remembered is the same.
+        assert level(incoming, LEVEL) == SAID
+        assert level(incoming, LEVEL, peer=FAR) == (None, 0.0)
+        assert level(incoming, baggage) == (5 / 64, 0.0)
+        assert level(incoming, baggage, peer=FAR) == (None, 0.0)
+        assert level(incoming, baggage, LEVEL) == level(incoming, LEVEL, baggage) == SAID
+        assert level(incoming, PLUS, LEVEL) == SAID
+        assert level(incoming, PLUS, LEVEL, peer=FAR) == (None, 0.0)
+
+
+@pytest.mark.parametrize("odd", [b"", b"u=64", b"u=1,u=2", b"x" * 5000])
+def test_an_odd_level_is_none_and_does_no_harm(incoming: Incoming, odd: Any) -> None:
+    said = ((b"evenly-level", odd), PLUS)
+
+    assert level(incoming, *said) == (None, 0.0)
+    assert level(incoming, *said, (b"baggage", b"evenly-luck=5")) == (5 / 64, 0.0)
+
+
+def test_of_two_levels_none_is_believed(incoming: Incoming) -> None:
+    assert level(incoming, LEVEL, LEVEL) == (None, 0.0)
+    assert level(incoming, LEVEL, LEVEL, LEVEL) == (None, 0.0)
+
+
+def test_luck_is_no_part_of_what_is_remembered_of_claims(incoming: Incoming) -> None:
+    for number in range(64):
+        u = b"%d" % number
+        baggage = b"evenly-criticality=SHEDDABLE,evenly-luck=" + u
+        said = (b"evenly-level", b"u=" + u), (b"baggage", baggage)
+        assert level(incoming, *said) == (number / 64, 0.0)
+        request = incoming.read(scope_of(*said))[0]
+        assert request.criticality is Criticality.SHEDDABLE
+        assert request.luck is None  # Others share it.
+
+    assert len(incoming._known) == 1

@@ -78,7 +78,7 @@ async def test_where_retries_are_widespread_it_says_not_to_retry() -> None:
     task = BackendTaskConfig(
         utilization=TASK.utilization,
         attempts=AttemptHistogramConfig(min_arrivals=1),
-        runnable_slack=10_000.0,
+        limits_queue=False,
     )
     async with backend(hello, config=BackendConfig(task=task)) as made:
         await made.press(5.0)
@@ -95,7 +95,7 @@ async def test_where_retries_are_widespread_it_says_not_to_retry() -> None:
 
 async def test_a_customer_out_of_quota_is_told_when_to_come_again() -> None:
     quota = QuotaConfig(limits={"indexer": 0.01}, default_limit=1.0)
-    task = BackendTaskConfig(quota=quota, runnable_slack=10_000.0)
+    task = BackendTaskConfig(quota=quota, limits_queue=False)
 
     async def work(scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http"

@@ -17,9 +17,7 @@ QUOTA = QuotaConfig(
     limits={"a": 0.001}, default_limit=0.0, burst_seconds=1_000.0, first_cost_seconds=0.15
 )
 FIT = 7
-CONFIG = BackendConfig(
-    task=BackendTaskConfig(quota=QUOTA, runnable_slack=10_000.0, quiet_seconds=0.0)
-)
+CONFIG = BackendConfig(task=BackendTaskConfig(quota=QUOTA, limits_queue=False, quiet_seconds=0.0))
 HEADERS = (("evenly-customer", "a"), ("evenly-criticality", "CRITICAL_PLUS"))
 
 

@@ -278,28 +278,43 @@ async def test_criticality_customer_and_deadline_travel_in_the_headers() -> None
             criticality=Criticality.SHEDDABLE, customer="indexer", deadline_seconds=10.0
         ):
             await session.get("/", timeout_seconds=None)
+            luck = evenly.current_request().luck
         await session.get("/", timeout_seconds=5.0)
         await session.get("/", timeout_seconds=None)
 
         first, second, third = backend.arrivals
         assert first.get("evenly-criticality") == "SHEDDABLE"
-        assert first.get("baggage") == "evenly-criticality=SHEDDABLE"
+        assert luck is not None
+        assert first.get("evenly-level") == f"u={luck * 64:.0f}"
+        assert first.get("baggage") == f"evenly-criticality=SHEDDABLE,evenly-luck={luck * 64:.0f}"
         assert first.get("evenly-customer") == "indexer"
         assert 0 < int(first.get("evenly-deadline-ms") or 0) <= 10_000
         assert second.get("evenly-criticality") is None
+        assert second.get("evenly-level") is None
         assert 0 < int(second.get("evenly-deadline-ms") or 0) <= 5_000
         assert third.get("evenly-deadline-ms") is None
 
 
 async def test_baggage_of_the_users_own_is_joined_with_ours_and_what_is_ours_is_replaced() -> None:
-    headers = [("Baggage", "a=1"), ("baggage", "b=2"), ("evenly-criticality", "CRITICAL_PLUS")]
+    headers = [
+        ("Baggage", "a=1"),
+        ("baggage", "b=2"),
+        ("evenly-criticality", "CRITICAL_PLUS"),
+        ("evenly-level", "u=63;l=255"),
+    ]
     async with served(headers=headers) as ([backend], session, _):
         with evenly.request_context(criticality=Criticality.SHEDDABLE):
             await session.get("/")
+            luck = evenly.current_request().luck
         await session.get("/")
 
         first, second = backend.arrivals
-        assert first.all("baggage") == ["evenly-criticality=SHEDDABLE,a=1,b=2"]
+        assert luck is not None
+        assert first.all("evenly-level") == [f"u={luck * 64:.0f}"]
+        assert first.all("baggage") == [
+            f"evenly-criticality=SHEDDABLE,evenly-luck={luck * 64:.0f},a=1,b=2"
+        ]
+        assert second.all("evenly-level") == []
         assert first.all("evenly-criticality") == ["SHEDDABLE"]
         assert second.all("baggage") == ["a=1,b=2"]
         assert second.all("evenly-criticality") == []

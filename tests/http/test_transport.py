@@ -75,11 +75,15 @@ async def test_the_context_travels_and_httpx_time_outs_are_no_deadline() -> None
         await client.get("http://search/")
         with evenly.request_context(criticality=Criticality.SHEDDABLE, deadline_seconds=9.0):
             await client.get("http://search/", headers={"baggage": "a=1"})
+            luck = evenly.current_request().luck
 
         first, second = backend.arrivals
         assert first.get("evenly-deadline-ms") is None
         assert 0 < int(second.get("evenly-deadline-ms") or 0) <= 9_000
-        assert second.all("baggage") == ["evenly-criticality=SHEDDABLE,a=1"]
+        assert luck is not None
+        assert second.all("baggage") == [
+            f"evenly-criticality=SHEDDABLE,evenly-luck={luck * 64:.0f},a=1"
+        ]
 
 
 async def test_bodies_are_streamed_both_ways() -> None:

@@ -52,13 +52,13 @@ from tests.http.serve_process import (
 
 BACKEND = LoadReport(boot=7, sequence=3, lame_duck=True, probe_port=5000)
 BUSY = LoadReport(
-    active=4, runnable=2.5, utilization=0.5, qps=100.0, eps=1.0, latency_seconds=0.25, admits=0b1110
+    active=4, runnable=2.5, utilization=0.5, qps=100.0, eps=1.0, latency_seconds=0.25, cut=0.5
 )
 
 numbers = st.floats(0.0, 1e15)
 reports = st.builds(
     LoadReport,
-    admits=st.sampled_from([0b1111, 0b1110, 0b1100, 0b1000, 0b0000]),
+    cut=st.floats(0.0, 4.0),
     runnable=numbers,
     active=st.integers(0, 2**32 - 1),
     utilization=numbers,
@@ -117,20 +117,16 @@ def test_latency_without_requests_is_the_mean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("admits", "together"),
+    ("cuts", "together"),
     [
-        pytest.param((0b1111, 0b1111, 0b1111), 0b1111, id="all admit all"),
-        pytest.param((0b1111, 0b1111, 0b0000), 0b1111, id="one that is stuck is outvoted"),
-        pytest.param((0b1111, 0b1000, 0b1000), 0b1000, id="one that is idle is, too"),
-        pytest.param((0b1111, 0b1100, 0b1000), 0b1100, id="each criticality has its own vote"),
-        pytest.param((0b1111, 0b0000), 0b1111, id="half of them admit"),
-        pytest.param((0b0000, 0b0000), 0b0000, id="none admits any"),
+        pytest.param((0.0, 0.0, 0.0), 0.0, id="all admit all"),
+        pytest.param((0.0, 0.0, 0.0, 4.0), 1.0, id="one that is stuck"),
+        pytest.param((0.0, 2.5, 2.0), 1.5, id="one that is idle"),
+        pytest.param((4.0, 4.0), 4.0, id="none admits any"),
     ],
 )
-def test_a_criticality_is_admitted_where_half_of_the_workers_admit_it(
-    admits: Sequence[int], together: int
-) -> None:
-    assert said(*(LoadReport(admits=each) for each in admits)).admits == together
+def test_the_cut_line_is_the_mean_of_the_workers(cuts: Sequence[float], together: float) -> None:
+    assert said(*(LoadReport(cut=each) for each in cuts)).cut == together
 
 
 def test_where_nobody_says_anything_the_backend_speaks_for_itself() -> None:
@@ -141,9 +137,9 @@ def test_where_nobody_says_anything_the_backend_speaks_for_itself() -> None:
 def test_one_worker_is_its_own_sum(report: LoadReport) -> None:
     summed = said(report)
 
-    assert (summed.active, summed.admits, summed.runnable) == (
+    assert (summed.active, summed.cut, summed.runnable) == (
         report.active,
-        report.admits,
+        report.cut,
         report.runnable,
     )
     assert (summed.utilization, summed.qps, summed.eps) == (
@@ -163,11 +159,11 @@ def test_the_sum_is_a_report_whatever_is_added_in_whatever_order(
     rng.shuffle(parts)
     shuffled = said(*parts)
 
-    assert (forwards.active, forwards.admits) == (shuffled.active, shuffled.admits)
-    for name in ("runnable", "utilization", "qps", "eps", "latency_seconds", "compute_units"):
+    assert forwards.active == shuffled.active
+    for name in ("cut", "runnable", "utilization", "qps", "eps", "latency_seconds"):
         assert getattr(forwards, name) == pytest.approx(getattr(shuffled, name), rel=1e-9)
-    # A criticality is admitted only where all higher ones are.
-    assert forwards.admits in {0b1111, 0b1110, 0b1100, 0b1000, 0b0000}
+    cuts = [part.cut for part in parts]
+    assert min(cuts) * (1 - 1e-9) <= forwards.cut <= max(cuts) * (1 + 1e-9)
     least = min(part.latency_seconds for part in parts)
     most = max(part.latency_seconds for part in parts)
     assert least * (1 - 1e-9) <= forwards.latency_seconds <= most * (1 + 1e-9)
@@ -219,11 +215,20 @@ def test_half_of_one_slot_and_half_of_another_are_none(two: list[LoadReport], pl
     ("place", "number"),
     [
         pytest.param(place, number, id=f"{name} {number}")
-        for name, place in (("written_at", 16), ("runnable", 24), ("qps", 40), ("compute", 64))
+        for name, place in (
+            ("written_at", 16),
+            ("cut", 24),
+            ("runnable", 32),
+            ("qps", 48),
+            ("compute", 72),
+        )
         for number in (math.nan, math.inf, -math.inf, -1.0)
         if (name, number) != ("written_at", -1.0)
     ]
-    + [pytest.param(64, 0.0, id="a CPU that does nothing")],
+    + [
+        pytest.param(72, 0.0, id="a CPU that does nothing"),
+        pytest.param(24, 4.5, id="a cut at 4.5"),
+    ],
 )
 def test_a_slot_with_a_good_checksum_and_bad_numbers_is_not_whole(
     place: int, number: float

@@ -17,6 +17,7 @@ from evenly.core.balancing.policies.catalogue import PolicyConfig
 from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.criticality import Criticality
 from evenly.core.observer import Observer
+from evenly.core.overload.utilization import Ramp, SignalConfig, UtilizationConfig
 from evenly.core.request import Outcome, Reason, Request
 from evenly.errors import ConfigError
 from evenly.observe import LogObserver
@@ -25,6 +26,9 @@ from tests.observe.test_tee import CALLS
 
 A, B = Backend("a:1"), Backend("b:1")
 REQUEST = Request()
+RAMPS = (Ramp(0.5, 1.0), Ramp(1.0, 2.0), Ramp(2.0, 3.0), Ramp(3.0, 4.0))
+# SHEDDABLE is rejected where "pressure" is above 0.5, entirely from 1 on.
+PRESSED = UtilizationConfig(signals={"pressure": SignalConfig(ramps=RAMPS, decay_seconds=0.1)})
 
 
 class Lines(logging.Handler):
@@ -98,7 +102,7 @@ def test_a_backend_task_logs_changes_and_counts_requests(lines: Lines) -> None:
     clock = ManualClock()
     observer = new_observer(clock)
     task = BackendTask(
-        BackendTaskConfig(burst_seconds=0.0),
+        BackendTaskConfig(utilization=PRESSED),
         clock=clock,
         rng=random.Random(1),
         boot=1,
@@ -108,13 +112,12 @@ def test_a_backend_task_logs_changes_and_counts_requests(lines: Lines) -> None:
     admission = task.admit(REQUEST)
     assert isinstance(admission, Admission)
     admission.finish(Outcome.OK, 0.5)
-    # SHEDDABLE is rejected from 1.5 on, entirely at 2, beyond the slack of 4.
-    task.record_signal("runnable", 6.0)
+    task.record_signal("pressure", 1.0)
     task.admit(Request(criticality=Criticality.SHEDDABLE))
     clock.advance(1.0)
-    task.record_signal("runnable", 0.0)
+    task.record_signal("pressure", 0.0)
     clock.advance(1.0)  # Ten decay times.
-    task.record_signal("runnable", 0.0)
+    task.record_signal("pressure", 0.0)
     task.enter_lame_duck()
     observer.summarize()
 
@@ -131,13 +134,13 @@ def test_a_report_logs_that_a_signal_has_expired(lines: Lines) -> None:
     clock = ManualClock()
     observer = new_observer(clock)
     task = BackendTask(
-        BackendTaskConfig(burst_seconds=0.0),
+        BackendTaskConfig(utilization=PRESSED),
         clock=clock,
         rng=random.Random(1),
         boot=1,
         observer=observer,
     )
-    task.record_signal("runnable", 6.0)
+    task.record_signal("pressure", 1.0)
     assert lines.take() == [("WARNING", "SHEDDABLE requests are being rejected")]
     clock.advance(5.25)
     task.report()

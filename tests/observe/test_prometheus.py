@@ -26,7 +26,13 @@ from evenly.core.client_task import ClientTask, ClientTaskConfig, ClientTaskSnap
 from evenly.core.criticality import Criticality
 from evenly.core.overload.quota import QuotaConfig
 from evenly.core.overload.retry import RetryConfig
-from evenly.core.overload.utilization import UtilizationConfig, default_signals
+from evenly.core.overload.utilization import (
+    Ramp,
+    SignalConfig,
+    UtilizationConfig,
+    default_signals,
+)
+from evenly.core.report import LoadReport
 from evenly.core.request import Next, Outcome, Reason, Request
 from evenly.errors import ConfigError
 from evenly.observe.prometheus import PrometheusObserver
@@ -92,7 +98,10 @@ def new_client(observer: PrometheusObserver, clock: ManualClock, *backends: Back
 def new_backend(
     observer: PrometheusObserver, clock: ManualClock, quota: QuotaConfig | None = None
 ) -> BackendTask:
-    config = BackendTaskConfig(quota=quota, burst_seconds=0.0)
+    # "pressure" is as high as the cut-line that follows from it, which begins at 0.
+    ramps = (Ramp(0.0, 1.0), Ramp(1.0, 2.0), Ramp(2.0, 3.0), Ramp(3.0, 4.0))
+    signals = {**default_signals(), "pressure": SignalConfig(ramps=ramps, degrade_at=1.5)}
+    config = BackendTaskConfig(quota=quota, utilization=UtilizationConfig(signals=signals))
     return BackendTask(config, clock=clock, rng=random.Random(1), boot=1, observer=observer)
 
 
@@ -148,6 +157,23 @@ def test_a_client_task_over_http(registry: CollectorRegistry, page: Callable[[],
     assert not any("backend_requests" in str(key) for key in found.samples)  # It serves nothing.
 
 
+def test_the_line_of_a_client_task(registry: CollectorRegistry) -> None:
+    observer = PrometheusObserver(service="search", registry=registry)
+    task = new_client(observer, ManualClock(), A)
+    observer.watch_client(task)
+    assert scrape(registry)("client_line") == 0.0
+
+    task.record_report(A, LoadReport(boot=1, cut=1.75))
+
+    found = scrape(registry)
+    line = found("client_line")
+    assert line is not None
+    assert 1.5 < line < 1.75  # A little less than what backends report, so that all see room again.
+    assert found("client_throttle_probability", criticality="sheddable") == 1.0
+    sheddable_plus = found("client_throttle_probability", criticality="sheddable_plus")
+    assert sheddable_plus == pytest.approx(line - 1.0)
+
+
 async def test_a_runtime_is_shown_as_its_task(registry: CollectorRegistry) -> None:
     runtime = BackendRuntime()
     observer = PrometheusObserver(service="search", registry=registry)
@@ -176,8 +202,7 @@ def test_a_backend_task_over_http(registry: CollectorRegistry, page: Callable[[]
     task.admit(Request(customer="indexer"), attempt=2)
     task.admit(Request(deadline_at=clock()), attempt=3)
     task.admit(Request(deadline_at=clock()), attempt=9)
-    # SHEDDABLE is rejected from 1.5 on, entirely at 2, beyond the slack of 4.
-    task.record_signal("runnable", 6.0)
+    task.record_signal("pressure", 1.25)
     task.record_signal("cpu", 0.75)
     task.admit(Request(criticality=SHEDDABLE, customer="\n"))
 
@@ -195,11 +220,13 @@ def test_a_backend_task_over_http(registry: CollectorRegistry, page: Callable[[]
     assert found("backend_rejected_total", criticality="sheddable", reason="overloaded") == 1
     assert found("backend_admission_shut_total", criticality="sheddable") == 1
     assert found("backend_admission_shut_total", criticality="critical") == 0
+    assert found("backend_cut") == 1.25
     assert found("backend_rejection_probability", criticality="sheddable") == 1.0
-    assert found("backend_rejection_probability", criticality="sheddable_plus") == 0.0
-    assert found("backend_degrading") == 1
+    assert found("backend_rejection_probability", criticality="sheddable_plus") == 0.25
+    assert found("backend_rejection_probability", criticality="critical") == 0.0
+    assert found("backend_degrading") == 1  # The signal alone would say so from 1.5 on.
     assert found("backend_utilization") == 0.75
-    assert found("backend_signal", signal="runnable") == 2.0
+    assert found("backend_signal", signal="pressure") == 1.25
     assert found("backend_signal", signal="cpu") == 0.75
     assert found("backend_signal", signal="memory") is None  # Unknown is not 0.
     assert found("backend_recent_arrivals", attempt="1") == 5
@@ -268,15 +295,16 @@ def test_a_signal_that_cannot_be_a_label_is_left_out(registry: CollectorRegistry
 def test_probabilities_do_not_add_up(registry: CollectorRegistry) -> None:
     clock = ManualClock()
     observer = PrometheusObserver(service="search", registry=registry)
-    # The SHEDDABLE ramp is 1.5 to 2, beyond the slack of 4.
-    for runnable, cpu in ((5.75, 0.5), (6.0, 0.75), (5.0, 0.25)):
+    for pressure, cpu in ((0.75, 0.5), (1.5, 0.75), (0.0, 0.25)):
         task = new_backend(observer, clock)
-        task.record_signal("runnable", runnable)
+        task.record_signal("pressure", pressure)
         task.record_signal("cpu", cpu)
         observer.watch_backend(task)
 
     found = scrape(registry)
+    assert found("backend_cut") == 1.5
     assert found("backend_rejection_probability", criticality="sheddable") == 1.0
+    assert found("backend_rejection_probability", criticality="sheddable_plus") == 0.5
     assert found("backend_utilization") == 0.75
     assert found("backend_lame_duck") == 3.0
 
@@ -490,7 +518,7 @@ def test_every_metric_is_documented_with_its_labels(registry: CollectorRegistry)
     clock = ManualClock()
     quota = QuotaConfig(limits={}, default_limit=4.0)
     task = new_backend(observer, clock, quota)
-    task.record_signal("runnable", 1.0)
+    task.record_signal("cpu", 0.5)
     observer.watch_backend(task)
     observer.watch_client(new_client(observer, clock))
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()

@@ -51,6 +51,8 @@ customers = st.sampled_from(["a", "b", "", "invented", "another"])
 attempts = st.one_of(st.integers(1, 4), st.integers(), st.integers(10**30, 10**31))
 # What is left until the deadline.
 times_left = st.one_of(st.none(), st.floats(-1.0, 5.0), st.floats())
+lucks = st.one_of(st.none(), st.integers(0, 63).map(lambda step: step / 64))
+lines = st.one_of(st.just(0.0), st.floats(0.0, 4.0))
 costs = st.one_of(st.floats(0.0, 3.0), st.floats(), anything)
 signals = st.one_of(st.floats(0.0, 40.0), st.floats(0.5, 1.5), st.floats(), anything)
 picks = st.integers(0, 10**6)
@@ -118,19 +120,22 @@ class Model(RuleBasedStateMachine):
             for name, limit in {**QUOTA.limits, "": QUOTA.default_limit}.items()
         }
 
-    def decide(self, request: Request, attempt: int) -> None:
+    def decide(self, request: Request, attempt: int, line: float = 0.0) -> Admission | Rejection:
         name = request.customer if request.customer in self.accounts else ""
         account = self.accounts[name]
         before = self.task.snapshot()
-        answer = self.task.admit(request, attempt)
+        wait_seconds = self.task._cut_line.wait_seconds
+        answer = self.task.admit(request, attempt, line=line)
         self.busy_at = self.clock()
         after = self.task.snapshot()
-        probabilities = after.utilization.rejection_probabilities
+        assert after.cut == before.cut  # One instant, one line.
         left = request.deadline_at
         is_expired = left is not None and not left > self.clock()
         if isinstance(answer, Admission):
             assert not is_expired
-            assert probabilities[request.criticality] < 1.0
+            # Who was admitted without any luck is above the line whatever it would have been.
+            assert request.criticality + (answer.luck or 0.0) >= before.cut
+            assert request.luck is None or answer.luck == request.luck
             reserved = (
                 after.customers[name].reserved_seconds - before.customers[name].reserved_seconds
             )
@@ -140,7 +145,7 @@ class Model(RuleBasedStateMachine):
                 account.largest_reservation, before.customers[name].expected_cost_seconds
             )
             self.held.append(Held(answer, account, before.customers[name].expected_cost_seconds))
-            return
+            return answer
         assert (answer.reason is Reason.EXPIRED) == is_expired
         # A refusal leaves nothing behind but its count.
         assert after.active == before.active
@@ -150,10 +155,9 @@ class Model(RuleBasedStateMachine):
         )
         if answer.reason in (Reason.OVERLOADED, Reason.DONT_RETRY):
             assert answer.retryable is (answer.reason is Reason.OVERLOADED)
-            assert probabilities[request.criticality] > 0.0
-            # Book: "if it's already rejecting all requests of all lower criticalities".
-            assert all(p == 1.0 for p in probabilities[: request.criticality])
-            assert after.utilization.admits >> request.criticality & 1 == 0
+            is_late = left is not None and left - self.clock() < wait_seconds
+            # Its least luck, where it had none, is the least that can be said.
+            assert is_late or request.criticality + (request.luck or 0.0) < before.cut
         elif answer.reason is Reason.OUT_OF_QUOTA:
             if answer.retry_after_seconds is None:
                 # Never is no number of seconds.  Nor is a debt of 40 steps · 1e6 s, the most
@@ -162,15 +166,69 @@ class Model(RuleBasedStateMachine):
             else:
                 assert 0.0 < answer.retry_after_seconds < math.inf
             assert not answer.retryable
+        return answer
 
-    @rule(criticality=criticalities, customer=customers, attempt=attempts, left=times_left)
+    @rule(
+        criticality=criticalities,
+        customer=customers,
+        attempt=attempts,
+        left=times_left,
+        luck=lucks,
+        line=lines,
+    )
     def admit(
-        self, criticality: Criticality, customer: str, attempt: int, left: float | None
+        self,
+        *,
+        criticality: Criticality,
+        customer: str,
+        attempt: int,
+        left: float | None,
+        luck: float | None,
+        line: float,
     ) -> None:
         deadline_at = None if left is None else self.clock() + left
-        self.decide(
-            Request(criticality=criticality, customer=customer, deadline_at=deadline_at), attempt
+        request = Request(
+            criticality=criticality, customer=customer, deadline_at=deadline_at, luck=luck
         )
+        self.decide(request, attempt, line)
+
+    @rule(levels=st.lists(st.integers(0, 255), min_size=2, max_size=4), line=lines)
+    def admit_some_at_one_instant(self, levels: list[int], line: float) -> None:
+        overloaded: list[int] = []
+        admitted: list[int] = []
+        for level in levels:
+            criticality, luck = Criticality(level // 64), level % 64 / 64
+            answer = self.decide(Request(criticality=criticality, luck=luck), 1, line)
+            if isinstance(answer, Admission):
+                admitted.append(level)
+            elif answer.reason is not Reason.OUT_OF_QUOTA:
+                overloaded.append(level)
+        assert not admitted or not overloaded or max(overloaded) < min(admitted)
+
+    @rule(
+        criticality=criticalities,
+        queue=st.sampled_from([0.0, 1.0, 5.0, 12.0, 50.0, 1e6]),
+        times=st.integers(1, 5),
+        cpu_seconds=st.sampled_from([0.0, 5e-324, 1e-6, 0.001, 0.01]),
+        line=lines,
+    )
+    def work(
+        self,
+        *,
+        criticality: Criticality,
+        queue: float,
+        times: int,
+        cpu_seconds: float,
+        line: float,
+    ) -> None:
+        """Let requests come and go for a while: by chance alone a queue hardly builds up."""
+        for _ in range(20):
+            self.record_signal("runnable", queue)
+            for _ in range(times):
+                self.decide(Request(criticality=criticality, customer="a"), 1, line)
+            self.let_time_pass(0.01)
+            if self.held:
+                self.finish(len(self.held) - 1, Outcome.OK, cpu_seconds)
 
     @rule(criticality=criticalities, customer=customers)
     def admit_without_deadline(self, criticality: Criticality, customer: str) -> None:
@@ -276,7 +334,9 @@ class Model(RuleBasedStateMachine):
         assert snapshot.active == report.active == len(self.held)
         assert snapshot.is_lame_duck == report.lame_duck == self.is_lame_duck
         assert report.sequence == self.changes
-        assert report.admits == snapshot.utilization.admits
+        assert report.cut == snapshot.cut >= snapshot.utilization.cut
+        assert 0.0 <= report.cut <= 4.0
+        assert 0.0 <= self.task._cut_line.wait_seconds < math.inf
         for name, account in self.accounts.items():
             assert snapshot.customers[name].active == account.active
 
@@ -286,7 +346,7 @@ class Model(RuleBasedStateMachine):
         is_known = self.clock() - self.runnable_at <= 5.0
         own = self.runnable if is_known else len(self.held)
         # More than its queue only where something else refuses: then the queue that would, too.
-        assert report.runnable == own or (report.runnable > own and report.admits != 0b1111)
+        assert report.runnable == own or (report.runnable > own and report.cut > 0.0)
         cpu = self.task.snapshot().utilization.signals["cpu"].value
         if cpu:
             assert report.utilization == cpu
@@ -298,7 +358,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def it_sheds_in_order(self) -> None:
-        probabilities = self.task.snapshot().utilization.rejection_probabilities
+        probabilities = self.task.snapshot().rejection_probabilities
         for criticality in Criticality:
             assert 0.0 <= probabilities[criticality] <= 1.0
             if probabilities[criticality] > 0.0:
@@ -338,6 +398,8 @@ class Model(RuleBasedStateMachine):
         assert snapshot.active == 0
         for customer in snapshot.customers.values():
             assert (customer.active, customer.reserved_seconds) == (0, 0.0)
+        self.clock.now = max(self.clock(), self.latest) + 100.0  # Nobody says anything any more.
+        assert self.task.report().cut == 0.0
 
 
 def test_any_story_keeps_the_invariants() -> None:

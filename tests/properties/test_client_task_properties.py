@@ -24,9 +24,10 @@ from evenly.core.balancing.policies.catalogue import POLICIES, PolicyConfig
 from evenly.core.balancing.policies.prequal import PrequalConfig
 from evenly.core.balancing.subset import nested_subset, rendezvous_subset
 from evenly.core.client_task import ClientTask, ClientTaskConfig
+from evenly.core.overload.responsive_throttle import ResponsiveThrottle
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.core.report import LoadReport
-from evenly.core.request import Next, Outcome, Reason, Rejection, Request
+from evenly.core.request import Cause, Next, Outcome, Reason, Rejection, Request
 from evenly.errors import UsageError
 from evenly.testing import ManualClock
 
@@ -51,6 +52,7 @@ reports = st.builds(
     boot=st.integers(min_value=0, max_value=3),
     sequence=st.integers(min_value=0, max_value=3),
     lame_duck=st.booleans(),
+    cut=st.sampled_from([0.0, 0.0, 0.01, 1.5, 2.5, 2.75, 4.0]),
     runnable=amounts,
     active=st.integers(min_value=0, max_value=1000),
     utilization=amounts,
@@ -102,6 +104,7 @@ class Model(RuleBasedStateMachine):
         self.connected: set[str] = set()
         self.opened_at: dict[str, float] = {}
         self.never_opened: set[str] = set()
+        self.has_answered: set[str] = set()  # ... over the connection that stands.
         self.to_close: Counter[str] = Counter()
         self.told_to_open: set[str] = set()
         # For whom requests wait, who is idle, when each was last used, and when a probe answered.
@@ -153,7 +156,10 @@ class Model(RuleBasedStateMachine):
         if event is ConnectionEvent.LOST and address not in self.connected:
             return  # There is none to lose.
         now = self.clock()
-        is_long_lived = now - self.opened_at[address] >= SHORT_LIVED_SECONDS
+        # One that has answered was of use, however short.
+        is_long_lived = (
+            now - self.opened_at[address] >= SHORT_LIVED_SECONDS or address in self.has_answered
+        )
         self.untried.discard(address)
         self.connected.discard(address)
         if event is not ConnectionEvent.LOST:
@@ -161,6 +167,7 @@ class Model(RuleBasedStateMachine):
             self.demanded.discard(address)
             self.told_to_open.discard(address)
         if event is ConnectionEvent.OPENED:
+            self.has_answered.discard(address)
             self.opened_at[address] = now
             self.never_opened.discard(address)
             self.connected.add(address)
@@ -222,11 +229,26 @@ class Model(RuleBasedStateMachine):
         self.task.update(backends)
         self.known = backends
 
-    @rule()
-    def begin(self) -> None:
+    def line(self) -> float:
+        """Return below which level a refused request is not retried, and a new one not sent."""
+        return self.task.snapshot().throttle.line
+
+    @rule(luck=st.sampled_from([0.0, 0.5, 63 / 64]))
+    def begin(self, luck: float) -> None:
         tier, free = self.candidates()
         spares = self.spares(set())
-        self.check_answer(self.task.begin(Request()), None, tier, free, spares)
+        line = self.line()
+        answer = self.task.begin(Request(luck=luck))
+        self.check_answer(answer, None, tier, free, spares)
+        if isinstance(answer, Attempt):
+            assert answer.line == line <= 2.0 + luck
+        elif isinstance(answer, Rejection) and answer.cause is Cause.REJECTIONS:
+            # By the line; or by the book's equation, where nobody has reported for long.
+            throttle = self.task._throttle
+            is_by_line = isinstance(throttle, ResponsiveThrottle) and throttle._is_reported(
+                self.clock()
+            )
+            assert 2.0 + luck < line or not is_by_line
 
     @precondition(lambda self: self.ended)
     @rule(which=picks)
@@ -234,7 +256,7 @@ class Model(RuleBasedStateMachine):
         previous = self.ended.pop(which % len(self.ended))
         tier, free = self.candidates()
         spares = self.spares(self.tried[previous])
-        answer = self.task.begin(Request(), previous)
+        answer = self.task.begin(previous.request, previous)
         self.check_answer(answer, previous, tier, free, spares)
         was_paid_for = previous.outcome is not Outcome.NOT_SENT or previous.number > 1
         if isinstance(answer, Rejection) and was_paid_for:
@@ -247,8 +269,9 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(which=picks)
     def retry_too_early(self, which: int) -> None:
+        attempt = self.open[which % len(self.open)]
         with pytest.raises(UsageError):
-            self.task.begin(Request(), self.open[which % len(self.open)])
+            self.task.begin(attempt.request, attempt)
 
     @precondition(lambda self: self.asks)
     @rule(which=picks, abandoned=st.booleans())
@@ -282,6 +305,7 @@ class Model(RuleBasedStateMachine):
             and not is_final
             and attempt.number < 3
             and self.balance >= COST
+            and 2.0 + (attempt.request.luck or 0.0) >= self.line()
         ):
             expected = Next.RETRY
             self.balance -= COST
@@ -294,11 +318,13 @@ class Model(RuleBasedStateMachine):
         self.used_at[address] = self.clock()
         if outcome.is_answer and address in self.never_opened:
             self.hear_of_connection(address, ConnectionEvent.OPENED)
+        if outcome.is_answer:
+            self.has_answered.add(address)
 
     @rule(outcomes=st.lists(st.sampled_from([Outcome.OVERLOADED, Outcome.NOT_SENT]), max_size=8))
     def send_in_vain(self, outcomes: list[Outcome]) -> None:
         """Have one request refused or not sent, again and again."""
-        self.begin()
+        self.begin(luck=0.5)
         for outcome in outcomes:
             if not self.open:
                 break
@@ -395,7 +421,7 @@ class Model(RuleBasedStateMachine):
         """Let health checks and the policy want the same probes, which seldom happens by chance."""
         self.connect_all(ConnectionEvent.OPENED)
         self.wake(late=0.0, times=2)
-        self.begin()
+        self.begin(luck=0.5)
         self.take_probes()
 
     @rule(seconds=st.sampled_from([0.001, 0.05, 0.25, 1.0, 1.0, 5.0, 200.0]))
@@ -479,6 +505,7 @@ class Model(RuleBasedStateMachine):
         came = now - self.present
         self.untried = (self.untried - gone) | came
         self.connected -= gone
+        self.has_answered -= gone
         self.idle -= gone
         self.demanded -= gone
         self.told_to_open -= gone  # One that comes back is told of anew.

@@ -188,11 +188,11 @@ class Exchanges(RuleBasedStateMachine):
         for backend in BACKENDS:
             self.task.record_connection(backend, ConnectionEvent.OPENED)
 
-    @rule(number=indices, lame_duck=st.booleans(), admits=st.sampled_from([0b1111, 0b1000, 0]))
-    def report(self, number: int, lame_duck: bool, admits: int) -> None:
+    @rule(number=indices, lame_duck=st.booleans(), cut=st.sampled_from([0.0, 2.5, 3.0, 4.0]))
+    def report(self, number: int, lame_duck: bool, cut: float) -> None:
         self.clock.advance(0.001)
         sequence = int(self.clock() * 1e4)
-        report = LoadReport(boot=1, sequence=sequence, lame_duck=lame_duck, admits=admits)
+        report = LoadReport(boot=1, sequence=sequence, lame_duck=lame_duck, cut=cut)
         self.task.record_report(BACKENDS[number % 3], report, is_probe=True)
 
     @rule(seconds=st.sampled_from([0.01, 0.3, 2.0, 60.0]))

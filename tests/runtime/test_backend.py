@@ -24,7 +24,7 @@ from evenly.wire import datagram
 from tests.runtime.threads import threads_that_call
 
 SOON = 10.0  # Nothing here takes so long, unless it hangs.
-NO_WAIT = BackendTaskConfig(burst_seconds=0.0, quiet_seconds=0.0, drain_seconds=60.0)
+NO_WAIT = BackendTaskConfig(quiet_seconds=0.0, drain_seconds=60.0)
 
 
 @pytest.fixture
@@ -350,7 +350,7 @@ async def test_many_threads_may_admit_and_finish_under_the_lock() -> None:
         for _ in range(300):
             with runtime.lock:
                 answer = runtime.admit(Request())
-            runtime.should_degrade()
+            runtime.should_degrade(2.0)
             runtime.record_signal("memory", 0.1)
             if isinstance(answer, Admission):
                 with runtime.lock:
@@ -372,7 +372,7 @@ async def test_what_another_thread_records_is_heard_on_the_loop(runtime: Backend
     def work() -> None:
         for _ in range(100):
             runtime.record_signal("memory", 0.25)
-            assert not runtime.should_degrade()
+            assert not runtime.should_degrade(0.0)
 
     await run_in_threads(4, work)
     assert heard_on == {threading.get_ident()}
@@ -453,12 +453,12 @@ async def test_after_the_stop_another_thread_is_answered_too(runtime: BackendRun
 
 
 async def test_another_thread_may_ask_whether_to_degrade() -> None:
-    runtime = BackendRuntime(BackendConfig(task=NO_WAIT, own_signals=("cpu", "runnable")))
+    runtime = BackendRuntime(BackendConfig(task=NO_WAIT, own_signals=("cpu",)))
     runtime.start(asyncio.get_running_loop())
-    assert not await asyncio.to_thread(runtime.should_degrade)
+    assert not await asyncio.to_thread(runtime.should_degrade, 0.0)
 
-    runtime.record_signal("runnable", 400.0)
-    assert await asyncio.to_thread(runtime.should_degrade)
+    runtime.record_signal("cpu", 1.3)
+    assert await asyncio.to_thread(runtime.should_degrade, 2.5)
     runtime.stop()
 
 
@@ -501,12 +501,12 @@ async def test_signals_of_ones_own_are_not_read_from_the_system() -> None:
     await asyncio.sleep(0.5)  # Two readings of the CPU, and many of the loop, if there were any.
 
     signals = runtime.snapshot().task.utilization.signals
-    assert (signals["cpu"].value, signals["runnable"].value) == (0.75, None)
+    assert signals["cpu"].value == 0.75
     assert signals["memory"].value is not None
     assert not runtime.readings.is_timing
 
     runtime.record_signal("runnable", 400.0)
-    assert isinstance(runtime.admit(Request()), Rejection)
+    assert runtime.task.report().runnable == 400.0
     runtime.task.finish(admission, Outcome.OK)
     runtime.stop()
 

@@ -187,7 +187,7 @@ class Layer:
         self.lets_overload_through = False
         self._below = below
         self._backend_task = BackendTask(
-            BackendTaskConfig(burst_seconds=0.0), clock=clock, rng=random.Random(SEED), boot=1
+            BackendTaskConfig(), clock=clock, rng=random.Random(SEED), boot=1
         )
         self._backend_task.announce_healthy()
         self._client_task = ClientTask(config, clock=clock, rng=random.Random(SEED))
@@ -201,7 +201,7 @@ class Layer:
     def receive(self, request: Request, number: int) -> Outcome:
         self.attempts += 1
         if self.is_refusing:
-            self._backend_task.record_signal("runnable", 1000.0)
+            self._backend_task.record_signal("memory", 2.0)
         decision = self._backend_task.admit(request, number)
         if isinstance(decision, Rejection):
             return decision.outcome

@@ -12,7 +12,7 @@ import pytest
 from evenly.core.backend_task import BackendTaskConfig
 from evenly.core.balancing.health import State
 from evenly.core.balancing.policies.catalogue import POLICIES
-from evenly.core.overload.utilization import Ramp, SignalConfig, UtilizationConfig
+from evenly.core.overload.utilization_config import UtilizationConfig
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Request
 from evenly.lab.sim.fault_config import FastFailFault, RestartClientsFault, RestartFault, SlowFault
@@ -25,14 +25,7 @@ CLIENTS = 6
 # 18 backends of one core serve 50 requests/s each; 60 % of that is 540 requests/s.
 LOAD = 0.6
 # Queues must be balanced, not shed: here nobody refuses, and yet everyone says what is runnable.
-NEVER_SHEDS = UtilizationConfig(
-    signals={
-        "runnable": SignalConfig(
-            ramps=(Ramp(1e6, 2e6), Ramp(2e6, 3e6), Ramp(3e6, 4e6), Ramp(4e6, 5e6)),
-            decay_seconds=0.1,
-        )
-    }
-)
+NEVER_SHEDS = BackendTaskConfig(limits_queue=False, utilization=UtilizationConfig(signals={}))
 STEADY = Scenario(
     title="18 backends, 6 clients",
     seconds=5.0,
@@ -43,10 +36,10 @@ STEADY = Scenario(
         name="backend", count=BACKENDS, cores=1, cost=RequestCostConfig(mean_seconds=0.02)
     ),
     network=NetworkConfig(delay_seconds=0.001),
-    backend_task=BackendTaskConfig(utilization=NEVER_SHEDS),
+    backend_task=NEVER_SHEDS,
 )
 # A lame duck that never exits: neither quiet nor the latest end comes within these stories.
-STAYS = BackendTaskConfig(utilization=NEVER_SHEDS, quiet_seconds=60.0, drain_seconds=60.0)
+STAYS = replace(NEVER_SHEDS, quiet_seconds=60.0, drain_seconds=60.0)
 
 # These look at load or at what the backends report; the other two take turns or draw lots.
 AWARE = [name for name in POLICIES if name not in ("random", "round_robin")]

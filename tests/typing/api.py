@@ -78,6 +78,7 @@ def configs() -> tuple[evenly.config.ClientTaskConfig, evenly.config.BackendTask
     disk = evenly.config.SignalConfig(ramps=(ramp(1, 2), ramp(2, 3), ramp(3, 4), ramp(4, 5)))
     signals = {**evenly.config.default_signals(), "disk": disk}
     backend = evenly.config.BackendTaskConfig(
+        limits_queue=True,
         utilization=evenly.config.UtilizationConfig(signals=signals),
         quota=evenly.config.QuotaConfig(limits={}, default_limit=1.0),
         cost=evenly.config.CostConfig(),
@@ -118,7 +119,10 @@ def count(query: str) -> int:
 
 async def context() -> evenly.Request:
     with evenly.request_context(
-        criticality=evenly.Criticality.SHEDDABLE, customer="indexer", deadline_seconds=1.0
+        criticality=evenly.Criticality.SHEDDABLE,
+        customer="indexer",
+        user="a user",
+        deadline_seconds=1.0,
     ):
         answer: str = await search("a")
         number: int = count(answer)

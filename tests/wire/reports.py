@@ -19,7 +19,7 @@ load_reports = st.builds(
     boot=st.one_of(st.integers(0, 2**63 - 1), st.sampled_from([0, 2**63 - 1])),
     sequence=_counts,
     lame_duck=st.booleans(),
-    admits=st.integers(0, 0b1111),
+    cut=st.one_of(st.floats(0.0, 4.0), st.sampled_from([0.0, 1.0, 2.5, 3.99, 4.0])),
     runnable=_rates,
     active=_counts,
     utilization=_rates,
@@ -30,10 +30,22 @@ load_reports = st.builds(
     probe_port=st.one_of(st.none(), st.integers(1, 65535)),
 )
 
+
+def assert_same_are_refused(cut: float, read: float, *, most: int) -> None:
+    """Check that a cut-line that was read refuses what it did when it was written.
+
+    A level is a multiple of 1/64.  Above `most` of them, one byte says no more.
+    """
+    levels = [step / 64 for step in range(256)]
+    assert [level < min(read, most / 64) for level in levels] == [
+        level < min(cut, most / 64) for level in levels
+    ]
+
+
 TYPICAL = LoadReport(
     boot=1_700_000_000_123_456_789,
     sequence=7,
-    admits=0b1100,
+    cut=1.5,
     runnable=1.25,
     active=37,
     utilization=0.5625,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evenly.core.report import LoadReport
 from evenly.errors import UsageError
 from evenly.wire.datagram import SIZE, Kind, answer, parse_answer, parse_question, question
-from tests.wire.reports import TYPICAL, load_reports
+from tests.wire.reports import TYPICAL, assert_same_are_refused, load_reports
 
 NONCE = 0x0123456789ABCDEF
 KEY = b"a key of the fleet"
@@ -38,7 +38,7 @@ def test_every_field_is_where_the_page_says() -> None:
         boot=2**62,
         sequence=7,
         lame_duck=True,
-        admits=0b1000,
+        cut=2.5,
         runnable=1.5,
         active=37,
         utilization=0.25,
@@ -59,7 +59,8 @@ def test_every_field_is_where_the_page_says() -> None:
     assert int.from_bytes(data[30:32]) == 50051
     assert struct.unpack("!6f", data[32:56]) == (1.5, 0.25, 1024.0, 2.5, 0.125, 1.25)
     assert int.from_bytes(data[56:60]) == 37
-    assert data[60:80] == bytes(20)  # to spare, and no tag
+    assert data[60] == 161  # the cut-line in 64ths, and one
+    assert data[61:80] == bytes(19)  # to spare, and no tag
 
 
 def test_a_question_is_zeros_but_for_its_nonce() -> None:
@@ -90,8 +91,9 @@ def test_a_report_comes_back_with_the_precision_of_float32(
     assert parsed is not None
     assert parsed[:2] == (kind, nonce)
     back = parsed[2]
-    exact = ("boot", "sequence", "lame_duck", "admits", "active", "probe_port")
+    exact = ("boot", "sequence", "lame_duck", "active", "probe_port")
     assert [getattr(back, name) for name in exact] == [getattr(report, name) for name in exact]
+    assert_same_are_refused(report.cut, back.cut, most=254)
     for name in ("runnable", "utilization", "qps", "eps", "latency_seconds", "compute_units"):
         # 24 bits: wrong by at most 2**-24.  Below 2**-126 float32 has fewer, and ends at zero.
         assert getattr(back, name) == pytest.approx(
@@ -156,7 +158,28 @@ def test_an_answer_that_no_backend_gives_is_dropped(at: int, new: bytes) -> None
     assert parse_answer(changed(good, at, new), None) is None
 
 
-@pytest.mark.parametrize(("at", "new"), [(6, b"\xff\xff"), (60, b"\xff" * 4)])
+@pytest.mark.parametrize(
+    ("admits", "byte", "cut"),
+    [
+        pytest.param(0b1100, 0, 2.0, id="an old backend: the bits count"),
+        pytest.param(0b1111, 0, 0.0, id="an old backend that admits everything"),
+        pytest.param(0b1111, 1, 0.0, id="a line at 0"),
+        pytest.param(0b1111, 255, 4.0, id="the highest"),
+    ],
+)
+def test_the_line_is_one_byte_and_0_is_none(admits: int, byte: int, cut: float) -> None:
+    data = changed(changed(answer(NONCE, TYPICAL, None), 29, bytes([admits])), 60, bytes([byte]))
+
+    assert parse_answer(data, None) == (Kind.ANSWER, NONCE, replace(read(TYPICAL), cut=cut))
+
+
+def read(report: LoadReport) -> LoadReport:
+    parsed = parse_answer(answer(NONCE, report, None), None)
+    assert parsed is not None
+    return parsed[2]
+
+
+@pytest.mark.parametrize(("at", "new"), [(6, b"\xff\xff"), (61, b"\xff" * 3)])
 def test_flags_and_spare_bytes_are_for_later_and_ignored(at: int, new: bytes) -> None:
     answered = answer(NONCE, TYPICAL, None)
 

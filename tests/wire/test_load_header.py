@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from evenly.core.report import LoadReport
 from evenly.wire.load_header import MAX_LENGTH, format_load, parse_load
-from tests.wire.reports import TYPICAL, load_reports
+from tests.wire.reports import TYPICAL, assert_same_are_refused, load_reports
 
 TYPICAL_LINE = (
-    "1;b=1700000000123456789;n=7;s=h;a=1100;r=1.25;c=37;u=0.5625;q=1234"
+    "1;b=1700000000123456789;n=7;s=h;a=1100;k=96;r=1.25;c=37;u=0.5625;q=1234"
     ";e=1.5;t=0.0125;g=1.5;p=50051"
 )
 SHORTEST = "1;b=0;n=0;s=h;a=1111;r=0;c=0;u=0;q=0"
@@ -27,12 +27,40 @@ def test_what_is_as_usual_is_left_out() -> None:
     assert parse_load(SHORTEST) == LoadReport()
 
 
-def test_the_highest_criticality_is_the_first_bit() -> None:
-    # Bit 3 is CRITICAL_PLUS: only that one is admitted.
-    assert ";a=1000;" in format_load(LoadReport(admits=0b1000))
-    report = parse_load(SHORTEST.replace("1111", "1000"))
-    assert report is not None
-    assert report.admits == 0b1000
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        pytest.param(0.0, "a=1111", id="admits everything, and says no line"),
+        pytest.param(0.001, "a=1110;k=1", id="rounded up: luck of 0 is refused either way"),
+        pytest.param(1.0, "a=1110;k=64", id="refuses SHEDDABLE and nothing else"),
+        pytest.param(2.5, "a=1000;k=160", id="refuses half of CRITICAL, and admits CRITICAL_PLUS"),
+        pytest.param(4.0, "a=0000;k=256", id="refuses everything"),
+    ],
+)
+def test_the_cut_line_is_said_and_what_is_admitted_for_old_readers(cut: float, said: str) -> None:
+    # The highest criticality is the first bit.
+    assert f";{said};r=" in format_load(LoadReport(cut=cut))
+
+
+@pytest.mark.parametrize(
+    ("bits", "cut"),
+    [
+        ("1111", 0.0),
+        ("1110", 1.0),
+        ("1100", 2.0),
+        ("1000", 3.0),
+        ("0000", 4.0),
+        pytest.param("1010", 1.0, id="no such order: by the lowest that is admitted"),
+        pytest.param("0001", 0.0, id="no such order, and all of the lowest"),
+    ],
+)
+def test_an_old_backend_says_four_bits_and_no_line(bits: str, cut: float) -> None:
+    line = SHORTEST.replace("1111", bits)
+    version, *pieces = line.split(";")
+
+    for text in (line, ";".join([version, *reversed(pieces)])):
+        assert parse_load(text) == LoadReport(cut=cut)
+        assert parse_load(text + ";k=130") == LoadReport(cut=130 / 64)  # The line counts.
 
 
 def test_a_lame_duck_is_s_l() -> None:
@@ -49,10 +77,11 @@ def test_any_report_fits_and_comes_back_with_four_digits(report: LoadReport) -> 
     line = format_load(report)
     back = parse_load(line)
 
-    assert len(line.encode()) <= 146 < MAX_LENGTH
+    assert len(line.encode()) <= 152 < MAX_LENGTH
     assert back is not None
-    exact = ("boot", "sequence", "lame_duck", "admits", "active", "probe_port")
+    exact = ("boot", "sequence", "lame_duck", "active", "probe_port")
     assert [getattr(back, name) for name in exact] == [getattr(report, name) for name in exact]
+    assert_same_are_refused(report.cut, back.cut, most=255)
     for name in ("runnable", "utilization", "qps", "eps", "latency_seconds", "compute_units"):
         # 4 digits: wrong by at most half a unit of the last, 0.0005 of a number 1.000.  Below
         # 2.2e-308 floats have fewer digits themselves.
@@ -114,6 +143,11 @@ def test_a_report_that_cannot_be_put_in_order_is_none(key: str) -> None:
         pytest.param(SHORTEST.replace("s=h", "s=x"), id="no such state"),
         pytest.param(SHORTEST.replace("1111", "111"), id="three bits"),
         pytest.param(SHORTEST.replace("1111", "2111"), id="not a bit"),
+        pytest.param(SHORTEST.replace("1111", "2111;k=64"), id="not a bit, though there is a line"),
+        pytest.param(SHORTEST.replace("1111", "1111;k=257"), id="a line above everything"),
+        pytest.param(SHORTEST.replace("1111", "1111;k=1.5"), id="half a 64th"),
+        pytest.param(SHORTEST.replace("1111", "1111;k=-1"), id="a line below everything"),
+        pytest.param(SHORTEST.replace("1111", "1111;k="), id="no line"),
     ],
 )
 def test_anything_wrong_is_no_report_in_any_order(line: str) -> None:
@@ -146,7 +180,7 @@ def test_what_is_neither_str_nor_bytes_is_no_report(value: object) -> None:
     value=st.one_of(
         st.text(),
         st.binary(),
-        st.text("1;=bnsarcuqetgph0.+-", max_size=200),
+        st.text("1;=bnsakrcuqetgph0.+-", max_size=200),
         st.lists(st.from_regex(r"[a-z]=[0-9a-z.+-]{0,9}", fullmatch=True)).map(
             lambda pieces: ";".join(["1", "b=1", "n=1", "s=h", *pieces])
         ),

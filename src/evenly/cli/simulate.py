@@ -258,7 +258,9 @@ def _document(origin: Origin, rows: Sequence[Row]) -> str:
 
 
 def _plain(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return value
 
 
 def _about(scenario: Scenario) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import final
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from evenly.cli.simulate_figures import cells_of
 from evenly.lab.sim.result import Result, Row
 from evenly.lab.sim.row_figures import RowFigure, customer_figures, figure_groups
 from evenly.lab.sim.scenario import OMNISCIENT
+from evenly.lab.sim.success import IDEAL, ideal_result
 
 __all__ = ["Origin", "show_results"]
 
@@ -62,7 +64,7 @@ def show_results(
         _say(console, "Every seed", style="bold")
         _show_lines(console, [[result] for line in lines for result in line], results, figures)
         _say(console, f"Medians of {seeds} seeds", style="bold")
-    _show_lines(console, lines, results, figures)
+    _show_lines(console, _with_ideals(lines), results, figures)
     _show_customers(console, results)
     rows = [result.row for result in results]
     _show_violations(console, rows)
@@ -111,6 +113,16 @@ def _by_policy(results: Sequence[Result]) -> list[list[Result]]:
     return list(groups.values())
 
 
+def _with_ideals(lines: Sequence[Sequence[Result]]) -> list[Sequence[Result]]:
+    """Return the lines with what an ideal priority system gives, below those of each load."""
+    shown: list[Sequence[Result]] = []
+    for _, same_load in groupby(lines, key=lambda line: line[0].row.load):
+        group = list(same_load)
+        ideal = ideal_result(result for line in group for result in line)
+        shown += [*group, [ideal]] if ideal is not None else group
+    return shown
+
+
 def _show_lines(
     console: Console,
     lines: Sequence[Sequence[Result]],
@@ -152,7 +164,7 @@ def _show_lines(
 def _style(line: Sequence[Result]) -> str:
     if any(result.row.violations for result in line):
         return "red"
-    return "dim" if line[0].row.policy == OMNISCIENT else ""
+    return "dim" if line[0].row.policy in (OMNISCIENT, IDEAL) else ""
 
 
 def _labels(lines: Sequence[Sequence[Result]], results: Sequence[Result]) -> list[_Column]:

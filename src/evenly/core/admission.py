@@ -23,7 +23,15 @@ class Finisher(Protocol):
 class Admission:
     """Be one admitted request, from `admit` to `finish`; a transport may know more of it."""
 
-    __slots__ = ("_said", "admitted_at", "deadline_at", "is_finished", "reservation", "task")
+    __slots__ = (
+        "_said",
+        "admitted_at",
+        "deadline_at",
+        "is_finished",
+        "luck",
+        "reservation",
+        "task",
+    )
 
     # Set by `BackendTask.admit`: a constructor is one call more, once per request.
     task: Finisher
@@ -31,14 +39,19 @@ class Admission:
     admitted_at: float
     deadline_at: float | None
     is_finished: bool
+    luck: float | None
+    """The request's place within its criticality; what is called for it has the same."""
     _said: Request
 
     @property
     def request(self) -> Request:
         """What was admitted; treat it as immutable."""
-        if self._said.deadline_at != self.deadline_at:  # Made only for who asks: few do.
-            self._said = self._said.until(self.deadline_at)
-        return self._said
+        said = self._said
+        # Made only for who asks: few do, and others may share what was said.
+        if said.deadline_at != self.deadline_at or said.luck != self.luck:
+            said = self._said = said.until(self.deadline_at)
+            said.luck = self.luck
+        return said
 
     def __repr__(self) -> str:
         return (

@@ -16,7 +16,17 @@ __all__ = ["Ask", "Attempt"]
 class Attempt:
     """Be one try of one request at one backend, from `begin` to `finish`."""
 
-    __slots__ = ("_finish", "_previous", "begun_at", "next", "number", "outcome", "request", "view")
+    __slots__ = (
+        "_finish",
+        "_previous",
+        "begun_at",
+        "line",
+        "next",
+        "number",
+        "outcome",
+        "request",
+        "view",
+    )
 
     def __init__(
         self,
@@ -35,6 +45,8 @@ class Attempt:
         self.next: Next | None = None
         """What `finish` answered; `None` before."""
         self.begun_at = now
+        self.line = 0.0
+        """The level below which its client task sends nothing: the backend is told."""
         self.number: int = 1
         """1 for the first attempt; a retry counts on, unless the one before was never sent."""
         if previous is not None:

@@ -20,14 +20,16 @@ from evenly.core.averages import Averages
 from evenly.core.backend_task_config import BackendTaskConfig
 from evenly.core.clock import Clock
 from evenly.core.criticality import Criticality
+from evenly.core.level import draw_luck
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.overload.cost import COST_MOST_SECONDS, CostKeeper
+from evenly.core.overload.cut_line import CutLine
 from evenly.core.overload.quota import CustomerSnapshot, Quotas, Reservation
 from evenly.core.overload.retry import AttemptHistogram
+from evenly.core.overload.runnable import Runnable
 from evenly.core.overload.utilization import Utilization, UtilizationSnapshot
-from evenly.core.report import ADMITS_ALL, LoadReport
+from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Rejection, Request
-from evenly.core.runnable import Runnable
 from evenly.core.window import DecayingCount
 from evenly.errors import UsageError
 
@@ -42,6 +44,8 @@ _DONT_RETRY = Rejection(Reason.DONT_RETRY, retryable=False)
 _RUNNABLE = "runnable"
 # What arrives and ends within so long is counted together: arrivals as having come with the last.
 _COUNT_SECONDS = 0.01
+# How much of a criticality is refused before it is shown: a line may move to and fro at its border.
+_SHUT_FROM = 0.125
 
 
 @final
@@ -54,6 +58,10 @@ class BackendTaskSnapshot:
     """What clients are told; 0 is unknown."""
     is_lame_duck: bool
     is_drained: bool
+    cut: float
+    """Requests below this level are refused now."""
+    rejection_probabilities: tuple[float, ...]
+    """One per criticality, SHEDDABLE first, for a request that nobody gave its luck."""
     utilization: UtilizationSnapshot
     customers: Mapping[str, CustomerSnapshot]
     attempts: tuple[int, ...]
@@ -97,12 +105,21 @@ class BackendTask:
         self._arrived_at = self._count_at = -math.inf
         self.active = 0
         """Requests admitted and not finished."""
-        self._runnable = Runnable(config)
+        self.limits_queue = config.limits_queue
+        """Whether the queue's cut-line holds; it may change at any time."""
+        now = clock()
+        self._runnable = Runnable(config.cores, config.rate_seconds, now)
+        self._cut_line = CutLine(self._runnable, config.cores, now)
+        # The highest of what the queue and the signals say, as of the last count.
+        self._cut = 0.0
+        self._used_seconds_total = 0.0
+        self._alarm_at = math.inf
         self._sequence = 0
         self._is_lame_duck = True
         self._leaving_since: float | None = None
-        self._busy_at = clock()
-        self._shown_admits = ADMITS_ALL
+        self._busy_at = now
+        # How many criticalities the observer has been told are refused.
+        self._shut = 0
         self._probe_port = config.probe_port
 
     def update_boot(self, boot: int) -> None:
@@ -111,12 +128,30 @@ class BackendTask:
         self._boot = boot
 
     @property
+    def cut(self) -> float:
+        """The level below which it refuses, as of the last count; may be read at any time."""
+        return self._cut
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long a request that arrives now takes; 0 where nobody waits, or it does not count."""
+        return self._cut_line.wait_seconds if self.limits_queue else 0.0
+
+    @property
     def finished(self) -> int:
         """Requests finished since the start."""
         return self._finished + self._averages.count
 
     @overload
-    def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection: ...
+    def admit(
+        self,
+        request: Request,
+        attempt: int = 1,
+        *,
+        seconds_left: float | None = None,
+        luck: float | None = None,
+        line: float = 0.0,
+    ) -> Admission | Rejection: ...
     @overload
     def admit(
         self,
@@ -124,18 +159,25 @@ class BackendTask:
         attempt: int,
         kind: type[Kind],
         seconds_left: float | None = None,
+        *,
+        luck: float | None = None,
+        line: float = 0.0,
     ) -> Kind | Rejection: ...
-    def admit(
+    def admit(  # noqa: C901, PLR0912 -- written out: once per request
         self,
         request: Request,
         attempt: int = 1,
         kind: type[Admission] = Admission,
         seconds_left: float | None = None,
+        *,
+        luck: float | None = None,
+        line: float = 0.0,
     ) -> Admission | Rejection:
         """Take a request or refuse it, before its body is read; `kind` is made of it.
 
-        `seconds_left` until the deadline are for a `request` that others share, and replace its
-        own.  Nothing that a caller may claim raises here, by way of `evenly.core.claim.believe`.
+        `seconds_left` until the deadline and `luck` are for a `request` that others share, and
+        replace its own.  `line` is the level below which its client task sends nothing.  Nothing
+        that a caller may claim raises here, by way of `evenly.core.claim.believe`.
         A lame duck still serves: whoever sends to it has not heard yet, or has nobody else.
         """
         clock = self._clock  # A call of an attribute takes the slow way; so does one in `finish`.
@@ -154,15 +196,28 @@ class BackendTask:
             reservation = self._quotas.admit(request.customer, request.criticality, now)
             if reservation is None:
                 return self._reject(request, _out_of_quota(self._quotas, request, now), now)
-        if not self._utilization.is_calm and self._is_too_much(request, reservation, now):
-            widespread = self._attempts.retries_are_widespread
-            return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED, now)
         if now >= self._count_at:
             self._count(now)
+        if luck is None:
+            luck = request.luck
+        cut_line = self._cut_line
+        criticality = request.criticality
+        cut_line.arrived[criticality] += 1
+        if line:
+            cut_line.hold_back(criticality, line)
+        if criticality < self._cut or (cut_line.wait_seconds and self.limits_queue):
+            if luck is None:
+                luck = draw_luck(self._rng)
+            if self._is_too_much(criticality + luck, deadline_at, now):
+                if reservation is not None:
+                    reservation.cancel(now)
+                widespread = self._attempts.retries_are_widespread
+                return self._reject(request, _DONT_RETRY if widespread else _OVERLOADED, now)
         admission = kind()
         admission.task = self
         admission._said = request  # noqa: SLF001 -- its own
         admission.deadline_at = deadline_at
+        admission.luck = luck
         admission.reservation = reservation
         admission.admitted_at = now
         admission.is_finished = False
@@ -172,13 +227,11 @@ class BackendTask:
             self._observer.request_admitted(request)
         return admission
 
-    def _is_too_much(self, request: Request, reserved: Reservation | None, now: float) -> bool:
-        """Return whether the utilization refuses a request, which then keeps no reservation."""
-        refused = self._utilization.rejection_probability(request.criticality, now)
-        is_refused = refused > 0.0 and self._rng.random() < refused
-        if is_refused and reserved is not None:
-            reserved.cancel(now)
-        return is_refused
+    def _is_too_much(self, level: float, deadline_at: float | None, now: float) -> bool:
+        """Return whether a request is below the line, or would be answered too late."""
+        return level < self._cut or (
+            deadline_at is not None and deadline_at - now < self.wait_seconds
+        )
 
     def pass_on(self, admission: Admission, cpu_seconds: float = 0.0) -> Rejection:
         """End a request whose handler let a rejection from below out; return what to answer.
@@ -191,7 +244,8 @@ class BackendTask:
 
     def check_signal(self, name: str) -> None:
         """Raise unless there is such a signal; any thread may ask."""
-        self._utilization.check(name)
+        if name != _RUNNABLE:
+            self._utilization.check(name)
 
     def record_signal(self, name: str, value: float) -> None:
         """Learn a signal's value; `runnable` is a count of requests, for all cores together.
@@ -199,15 +253,13 @@ class BackendTask:
         A value that is no finite number of at least 0 is ignored: readers may misbehave.
         """
         now = self._clock()
-        is_harmless = False
         if name == _RUNNABLE:
-            self._average()
-            ended = self._averages
-            value = self._runnable.record(value, ended, now)
-            is_harmless = self._runnable.is_harmless(ended.mean_cpu_seconds)
-        self._utilization.record(name, value, now, is_harmless=is_harmless)
-        if self._observer is not NO_OBSERVER:  # This runs twice per request.
-            self._show_admits(self._utilization.admits(now))
+            self._runnable.record(value, now)
+        else:
+            self._utilization.record(name, value, now)
+            self._count_at = -math.inf  # What follows from it holds at once.
+        if now >= self._count_at or self._runnable.count > self._alarm_at:
+            self._count(now)
 
     def record_process(self, cpu_seconds_total: float) -> None:
         """Learn the process's CPU clock, so that what no handler used is spread over requests."""
@@ -220,16 +272,17 @@ class BackendTask:
         seconds = self._config.rate_seconds
         self._count(now)
         ended = self._averages
-        admits = self._utilization.admits(now)
-        self._show_admits(admits)
-        # The queue that would refuse what is refused for other reasons.
-        alike = self._runnable.alike(self._utilization.runnable_alike(now), ended.mean_cpu_seconds)
+        runnable = self._runnable.reported(self.active, now)
+        if self._cut > self._cut_line.value:
+            # A backend that is short of memory, or of something of its own, has an empty queue:
+            # clients that send where the queue is shortest would all send there.
+            runnable = max(runnable, (1.0 + self._cut) * self._cut_line.target())
         return LoadReport(
             boot=self._boot,
             sequence=self._sequence,
             lame_duck=self._is_lame_duck,
-            admits=admits,
-            runnable=max(self._runnable.reported(self.active, now), alike),
+            cut=self._cut,
+            runnable=runnable,
             active=self.active,
             utilization=self._reported_utilization(now),
             qps=self._served.value(now) / seconds,
@@ -247,9 +300,18 @@ class BackendTask:
             check.count("probe_port", port, 1, 65535)
         self._probe_port = port
 
-    def should_degrade(self) -> bool:
-        """Return whether cheaper answers are wanted now; any thread may ask."""
-        return self._utilization.should_degrade(self._clock())
+    def should_degrade(self, level: float) -> bool:
+        """Return whether a cheaper answer is wanted for a request; any thread may ask.
+
+        That begins when the queue is longer than it should be, and where the line is within a
+        criticality of the request: who is not refused yet makes do with less.
+        """
+        cut = self._cut
+        return (
+            (self.limits_queue and self._cut_line.is_long)
+            or (cut > 0.0 and cut > level - 1.0)
+            or self._utilization.should_degrade(self._clock())
+        )
 
     def announce_healthy(self) -> bool:
         """Leave the lame duck state, warmed up; return False if it has begun to shut down."""
@@ -287,24 +349,44 @@ class BackendTask:
     def snapshot(self) -> BackendTaskSnapshot:
         """Return what is known now."""
         now = self._clock()
+        self._count(now)
         return BackendTaskSnapshot(
             active=self.active,
             reported_utilization=self._reported_utilization(now),
             is_lame_duck=self._is_lame_duck,
             is_drained=now >= self._drained_at(),
+            cut=self._cut,
+            rejection_probabilities=tuple(
+                min(1.0, max(0.0, self._cut - criticality)) for criticality in Criticality
+            ),
             utilization=self._utilization.snapshot(now),
             customers={} if self._quotas is None else self._quotas.snapshot(now),
             attempts=self._attempts.snapshot().counts,
         )
 
     def _count(self, now: float) -> None:
-        """Count what has arrived and ended: together, as one by one costs an exponential each."""
+        """Count what has arrived and ended, and find the cut-line: for many requests together."""
         arrived = self.active + self.finished
         if arrived > self._arrived:
             self._served.add(self._arrived_at, float(arrived - self._arrived))
             self._arrived = arrived
         self._average()
         self._count_at = now + _COUNT_SECONDS
+        cut = self._utilization.cut(now)
+        cut_line = self._cut_line
+        cut_line.fold(self._passed(), self._used_seconds_total, now)
+        # A burst is seen while it comes, and not 10 ms later.
+        self._alarm_at = max(2.0 * cut_line.target(), 1.5 * self._runnable.count)
+        if cut_line.value > cut and self.limits_queue:
+            cut = cut_line.value
+        self._cut = cut
+        if self._observer is not NO_OBSERVER:
+            self._show_admits()
+
+    def _passed(self) -> float:
+        """Return how many requests have passed the queue; 0 as long as none has ended."""
+        finished = float(self._finished)
+        return max(finished, self.active + finished - self._runnable.count) if finished else 0.0
 
     def _average(self) -> None:
         """Take what has ended into the averages; before anything is made of them."""
@@ -312,7 +394,9 @@ class BackendTask:
         if ended.count:
             self._finished += ended.count
             cost = self._cost.settle(ended.cpu_seconds, ended.count)
-            ended.take(self._used_seconds(cost, ended.count))
+            used_seconds = self._used_seconds(cost, ended.count)
+            self._used_seconds_total += used_seconds
+            ended.take(used_seconds)
 
     def _used_seconds(self, cost: float, count: int = 1) -> float:
         """Return what requests used by this machine's clock, paid for or not."""
@@ -364,10 +448,12 @@ class BackendTask:
         if admission.reservation is not None:
             is_typical = outcome is not Outcome.CANCELLED
             admission.reservation.finish(cost, self._busy_at, is_typical=is_typical)
+        used_seconds = self._used_seconds(cost)
+        self._used_seconds_total += used_seconds
         if outcome is Outcome.ERROR:
             self._failed.add(self._busy_at)
         elif outcome is _OK:
-            self._averages.record(1, seconds, self.active + 1.0, self._used_seconds(cost))
+            self._averages.record(1, seconds, self.active + 1.0, used_seconds)
         self._observer.request_finished(admission.request, outcome, cost, seconds)
 
     def _drained_at(self) -> float:
@@ -383,15 +469,14 @@ class BackendTask:
             self._sequence += 1
             self._observer.lame_duck_changed(is_lame_duck=is_lame_duck)
 
-    def _show_admits(self, admits: int) -> None:
-        changed = admits ^ self._shown_admits
-        if not changed:
-            return
-        self._shown_admits = admits
-        for criticality in Criticality:
-            if changed >> criticality & 1:
-                is_admitted = bool(admits >> criticality & 1)
-                self._observer.admission_changed(criticality, is_admitted=is_admitted)
+    def _show_admits(self) -> None:
+        """Show which criticalities are refused, all or some: a line that is hardly there is not."""
+        while self._cut > self._shut + _SHUT_FROM:
+            self._observer.admission_changed(Criticality(self._shut), is_admitted=False)
+            self._shut += 1
+        while self._shut and self._cut <= self._shut - 1:
+            self._shut -= 1
+            self._observer.admission_changed(Criticality(self._shut), is_admitted=True)
 
 
 def _out_of_quota(quotas: Quotas, request: Request, now: float) -> Rejection:

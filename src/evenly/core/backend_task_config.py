@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import final
+from typing import TYPE_CHECKING, Final, final
 
 from evenly.core import check
 from evenly.core.overload.cost import CostConfig
@@ -13,6 +13,14 @@ from evenly.core.overload.utilization import UtilizationConfig
 
 __all__ = ["BackendTaskConfig"]
 
+_NO_TUNING: Final = (
+    "the cut-line follows from the work in the queue and needs no setting;"
+    " limits_queue=False turns it off"
+)
+_INSTEAD: Final = dict.fromkeys(
+    ("runnable_slack", "unit_seconds", "harmless_seconds", "burst_seconds"), _NO_TUNING
+)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,19 +28,10 @@ class BackendTaskConfig:
     """Set what one backend admits and reports."""
 
     cores: float = 1.0
-    """CPUs that the process may use; `runnable` is compared per core ..."""
-    runnable_slack: float = 4.0
-    """... after so many requests are taken off.  Queues vary by a few requests however many cores
-    there are: a single core at 70 % has 2.3 in it on average, and must not shed for that."""
-    unit_seconds: float = 0.005
-    """A request that takes less CPU than this counts as so much less of one: a queue of sixty that
-    take 50 µs each is worked off in 3 ms, and is what a busy server has."""
-    harmless_seconds: float = 0.05
-    """A queue that is worked off sooner than this refuses nothing at once, only when it lasts."""
-    burst_seconds: float = 0.25
-    """A queue that is worked off sooner than this refuses nothing for `rate_seconds` after the CPU
-    was idle, and however long it is, nothing before it is known what requests take: a process that
-    has just started has no evidence that it cannot do the work in time.  0: every queue counts."""
+    """CPUs that the process may use: how many requests are served at once."""
+    limits_queue: bool = True
+    """Whether requests are refused so that those before them wait little (`overload/cut_line.py`);
+    if not, only the utilization's signals and quotas refuse any."""
     utilization: UtilizationConfig = field(default_factory=UtilizationConfig)
     quota: QuotaConfig | None = None
     """`None`: customers have no limits."""
@@ -47,12 +46,15 @@ class BackendTaskConfig:
     probe_port: int | None = None
     """What is announced at first; see `announce_probe_port`."""
 
+    if not TYPE_CHECKING:  # It has no say in what the constructor takes.
+
+        def __new__(cls, **settings: object) -> BackendTaskConfig:
+            """Say what to do instead of a setting that is gone."""
+            check.gone(settings, _INSTEAD)
+            return object.__new__(cls)
+
     def __post_init__(self) -> None:
         check.number("cores", self.cores, 0.001, 100_000.0)
-        check.number("runnable_slack", self.runnable_slack, 0.0, 10_000.0)
-        check.number("unit_seconds", self.unit_seconds, 0.0, 3600.0)
-        check.number("harmless_seconds", self.harmless_seconds, 0.0, 3600.0)
-        check.number("burst_seconds", self.burst_seconds, 0.0, 3600.0)
         check.positive("rate_seconds", self.rate_seconds)
         check.number("drain_seconds", self.drain_seconds, 0.0, 86_400.0)
         check.number("quiet_seconds", self.quiet_seconds, 0.0, 86_400.0)

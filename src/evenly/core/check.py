@@ -6,10 +6,11 @@ The comparisons are written so that NaN fails them: it is inside no range.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 
 from evenly.errors import ConfigError
 
-__all__ = ["count", "fraction", "number", "positive"]
+__all__ = ["count", "fraction", "gone", "number", "positive"]
 
 
 def number(name: str, value: float, low: float, high: float) -> None:
@@ -34,6 +35,13 @@ def count(name: str, value: int, low: int, high: int) -> None:
     """Raise `ConfigError` unless `value` is a whole number in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(f"{name} must be a whole number in [{low}, {high}], not {value!r}")
+
+
+def gone(settings: Iterable[str], instead: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for a setting that there was once, with what to do instead."""
+    for name in settings:
+        if name in instead:
+            raise ConfigError(f"{name} is gone: {instead[name]}")
 
 
 def _is_number(value: object) -> bool:

@@ -1,8 +1,9 @@
 """Decide what to believe of what a caller says about its request.
 
 SRE book, chapter 21, "Criticality".  Peers on loopback and private networks, or listed, or with an
-mTLS identity, are believed; others are capped at CRITICAL and belong to the default customer.
-Whoever says it, lengths are bounded and numbers finite, or the value is treated as absent.
+mTLS identity, are believed; others are capped at CRITICAL, belong to the default customer, and have
+neither luck nor a line.  Whoever says it, lengths are bounded and numbers finite, or the value is
+treated as absent.
 
 Nothing here raises, whatever it is given: a hostile value must cost its sender an answer, not the
 backend an exception.  Only plain `str` and `bytes` (and, where they fit, `int` and `float`) are
@@ -18,10 +19,19 @@ from collections.abc import Iterable
 from typing import final
 
 from evenly.core.criticality import Criticality
+from evenly.core.level import LUCK_STEPS
 from evenly.core.request import Request
 from evenly.errors import ConfigError
 
-__all__ = ["ATTEMPT_MAX", "CUSTOMER_MAX_LENGTH", "Trust", "believe", "is_customer"]
+__all__ = [
+    "ATTEMPT_MAX",
+    "CUSTOMER_MAX_LENGTH",
+    "Trust",
+    "believe",
+    "believe_line",
+    "believe_luck",
+    "is_customer",
+]
 
 CUSTOMER_MAX_LENGTH = 128
 # Clients of ours stop at 3 (book).  Others may not, but past 10 a higher number says nothing new,
@@ -31,6 +41,8 @@ ATTEMPT_MAX = 10
 _DEADLINE_MAX_SECONDS = 30 * 86_400.0
 # "-1.7976931348623157e+308" has 24 characters: no honest number is longer.
 _NUMBER_MAX_LENGTH = 24
+# A line is one byte.
+_LINE_STEPS_MOST = 255
 # What both gRPC metadata and HTTP headers carry unchanged: they strip spaces at either end.
 _CUSTOMER = re.compile(rf"(?:[!-~](?:[ -~]{{0,{CUSTOMER_MAX_LENGTH - 2}}}[!-~])?)?")
 _CRITICALITY_BY_NAME = dict(Criticality.__members__)
@@ -59,6 +71,7 @@ def believe(
     customer: object = None,
     attempt: object = None,
     deadline_ms: object = None,
+    luck: object = None,
     peer_is_trusted: bool,
     now: float,
     first_attempt: int = 1,
@@ -75,6 +88,7 @@ def believe(
     claim to retry must not talk a backend into "don't retry" for everyone.
     `deadline_ms`: what remains, in milliseconds.  Zero or less has passed: `deadline_at` is `now`.
     Not finite, not a number or beyond a month: no deadline.
+    `luck`: see `believe_luck`; from a peer that is not trusted none.
     """
     believed = default_criticality
     name = _text(criticality)
@@ -89,10 +103,31 @@ def believe(
         believed = Criticality.CRITICAL
     seconds = None if deadline_ms is None else _seconds(deadline_ms)
     deadline_at = None if seconds is None else now + seconds
-    request = Request(criticality=believed, customer=payer, deadline_at=deadline_at)
+    believed_luck = None if luck is None or not peer_is_trusted else believe_luck(luck)
+    request = Request(
+        criticality=believed, customer=payer, deadline_at=deadline_at, luck=believed_luck
+    )
     if attempt is None or not peer_is_trusted:
         return request, 1
     return request, _attempt(attempt, first_attempt)
+
+
+def believe_luck(steps: object) -> float | None:
+    """Return the luck that a trusted peer says in 64ths, 0 to 63; `None` for anything else.
+
+    Not of others: who chooses the luck of a request chooses to be served before all like it.
+    """
+    number = _whole(steps)
+    return number / LUCK_STEPS if number is not None and number < LUCK_STEPS else None
+
+
+def believe_line(steps: object) -> float:
+    """Return the line that a trusted peer says in 64ths, 0 to 255; 0 for anything else.
+
+    Not of others: each request stands for all that its line holds back.
+    """
+    number = _whole(steps)
+    return number / LUCK_STEPS if number is not None and number <= _LINE_STEPS_MOST else 0.0
 
 
 def is_customer(value: object) -> bool:
@@ -158,18 +193,22 @@ def _text(value: object) -> str | None:
 
 
 def _attempt(value: object, first_attempt: int) -> int:
-    if type(value) is int:
-        number = value
-    else:
-        text = _text(value)
-        # Not int() alone, which takes "+1", " 1 ", "1_0" and the digits of every script.
-        if text is None or not (text.isascii() and text.isdigit()):
-            return 1
-        number = int(text)
+    number = _whole(value)
+    if number is None:
+        return 1
     number += 1 - first_attempt
     if number < 1:
         return 1
     return number if number < ATTEMPT_MAX else ATTEMPT_MAX
+
+
+def _whole(value: object) -> int | None:
+    """Return a whole number of at least 0."""
+    if type(value) is int:
+        return value if value >= 0 else None
+    text = _text(value)
+    # Not int() alone, which takes "+1", " 1 ", "1_0" and the digits of every script.
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
 def _seconds(value: object) -> float | None:

@@ -31,6 +31,7 @@ from evenly.core.balancing.membership import (
 from evenly.core.balancing.out_of_band import OutOfBand
 from evenly.core.balancing.policies.catalogue import PolicyConfig, make_policy
 from evenly.core.clock import Clock
+from evenly.core.level import draw_luck, level_of
 from evenly.core.observer import NO_OBSERVER, Observer
 from evenly.core.overload.retry import RetryBudget, RetryConfig, may_retry
 from evenly.core.overload.throttle import Throttle, ThrottleSnapshot
@@ -62,6 +63,13 @@ _LEAST_EPS = 0.05
 _REPEAT_SECONDS = 0.02
 # How many backends a throttled client task asks whether it may send again.
 _THROTTLE_PROBES = 2
+# A backend that is known to refuse a request is passed over so often, ...
+_REPICKS = 3
+# ... if that was heard so lately.
+_CUT_SECONDS = 0.3
+# Who refuses is counted so often, among those that were heard so lately.
+_COUNT_SECONDS = 0.01
+_KNOWN_SECONDS = 2.0
 
 
 @final
@@ -136,6 +144,9 @@ class ClientTask:
             config.membership, self._candidates, rng=rng, observer=observer
         )
         self._erring: dict[BackendView, None] = {}
+        # When a backend last said that it refuses something, and whether most do.
+        self._cut_at = self._counted_at = -math.inf
+        self._most_refuse = True
         self._probes_due: list[BackendView] = []
         self._round_trip_seconds: float | None = None
         self._is_worth_asking = True
@@ -183,12 +194,13 @@ class ClientTask:
         throttle = self._throttle
         views: Sequence[BackendView]
         if throttle.is_troubled:
-            if throttle.should_ask(request.criticality, now):
+            level = level_of(request, self._rng)
+            if throttle.should_ask(level, now):
                 views = self._candidates.some(_THROTTLE_PROBES)
                 if views:
                     return self._ask(self._resume_throttled, request, views, now)
             left = _seconds_left(request, now)
-            if not throttle.admit(request.criticality, request.customer, now, left):
+            if not throttle.admit(level, request.customer, now, left):
                 return self.refuse(request, _THROTTLED[throttle.cause])
         policy = self._policy
         if policy.asks and self._is_worth_asking and self._candidates.are_healthy:
@@ -232,7 +244,7 @@ class ClientTask:
         view.reported_at = now
         if not is_probe:
             view.told_at = now
-        self._throttle.record_report(report.admits, now)
+        self._record_cut(report.cut, now)
         # That a backend is healthy again is told to everyone at once; were its empty queue a fact
         # to go by, everyone's next request would meet there.
         if not is_news:
@@ -249,8 +261,32 @@ class ClientTask:
         if view is None or now - view.told_at > _REPEAT_SECONDS or view.report is None:
             return
         view.reported_at = now
-        self._throttle.record_report(view.report.admits, now)
+        self._record_cut(view.report.cut, now)
         self._policy.record_report(view, view.report, now, is_probe=False)
+
+    def _record_cut(self, cut: float, now: float) -> None:
+        """Learn where a backend cuts; it speaks for all only where most of them refuse something.
+
+        A single one may be short of memory, and is passed over.
+        """
+        if cut:
+            self._cut_at = now
+            if not self._do_most_refuse(now):
+                cut = 0.0
+        self._throttle.record_report(cut, now)
+
+    def _do_most_refuse(self, now: float) -> bool:
+        if abs(now - self._counted_at) >= _COUNT_SECONDS:
+            self._counted_at = now
+            cuts = [
+                view.report.cut
+                for view in self._membership.views
+                if view.in_subset
+                and view.report is not None
+                and now - view.reported_at <= _KNOWN_SECONDS
+            ]
+            self._most_refuse = 2 * sum(cut > 0.0 for cut in cuts) >= len(cuts)
+        return self._most_refuse
 
     def wants_orca(self, view: BackendView) -> bool:
         """Return whether what a response says in ORCA is news: our own words are, or were it."""
@@ -283,6 +319,11 @@ class ClientTask:
         view = self._membership.view(backend)
         if view is not None:
             self._membership.connection(view, event, now)
+
+    @property
+    def line(self) -> float:
+        """The level below which nothing is sent now, because backends would refuse it."""
+        return self._throttle.line(self._clock())
 
     def is_resting(self) -> bool:
         """Return whether some backend has no connection because nobody used it."""
@@ -385,7 +426,8 @@ class ClientTask:
         now = self._clock()
         # The policy asked how busy they are, and heard whether they would refuse: for a client task
         # that seldom sends, that may be the first it hears of an overload.
-        if self._throttle.is_troubled and self._throttle.should_ask(ask.request.criticality, now):
+        throttle = self._throttle
+        if throttle.is_troubled and throttle.should_ask(level_of(ask.request, self._rng), now):
             return self._start_asked(ask, now, is_admitted=True)
         return self._start(ask.request, None, now)
 
@@ -394,28 +436,33 @@ class ClientTask:
 
     def _start_asked(self, ask: Ask, now: float, *, is_admitted: bool) -> Attempt | Rejection:
         request = ask.request
-        admits: int | None = None
+        level = level_of(request, self._rng)
+        cut: float | None = None
         refusing: list[BackendView] = []
         for view in ask.views:
             if view.report is not None and view.reported_at >= ask.asked_at:
-                admits = (admits or 0) | view.report.admits
-                if not view.report.admits >> request.criticality & 1:
+                cut = view.report.cut if cut is None else min(cut, view.report.cut)
+                if level < view.report.cut:
                     refusing.append(view)
         throttle = self._throttle
         left = _seconds_left(request, now)
         if not throttle.admit_asked(
-            request.criticality, request.customer, admits, now, left, is_admitted=is_admitted
+            level, request.customer, cut, now, left, is_admitted=is_admitted
         ):
             return self.refuse(request, _THROTTLED[throttle.cause])
         # Who has just said no is not to be sent what the other said yes to.
-        return self._start(request, None, now, avoid=refusing)
+        return self._start(request, None, now, avoid=refusing, line=cut)
 
     def _retry(self, request: Request, previous: Attempt, now: float) -> Attempt | Rejection:
         if previous.next is not Next.RETRY:
             raise UsageError(f"begin(previous=...): nothing allows this retry: {previous!r}")
-        if request != previous.request:
+        if not previous.request.is_same(request):
             raise UsageError(f"begin(previous=...): another request than that of {previous!r}")
         previous.next = Next.GIVE_UP  # It allowed one.
+        # The request that has the luck: who retries may have made an equal one anew.  Without luck
+        # the next backend would draw it once more, and there would be more of it with each retry.
+        request = previous.request
+        level_of(request, self._rng)
         answer = self._start(request, previous, now, avoid=previous.tried)
         if isinstance(answer, Rejection) and previous.outcome is not None:
             if previous.number > 1 or previous.outcome is not Outcome.NOT_SENT:
@@ -429,8 +476,15 @@ class ClientTask:
         previous: Attempt | None,
         now: float,
         avoid: Collection[BackendView] = (),
+        line: float | None = None,
     ) -> Attempt | Rejection:
-        view = self._policy.pick(now, avoid)
+        """Pick a backend; nothing below `line` is sent, the throttle's if none is given."""
+        if line is None and self._throttle.is_troubled:
+            line = self._throttle.line(now)
+        if now - self._cut_at <= _CUT_SECONDS:
+            view = self._pick_above(level_of(request, self._rng), now, avoid)
+        else:
+            view = self._policy.pick(now, avoid)
         if view is None:
             view = self._candidates.spare(avoid)
             if view is None:
@@ -444,9 +498,29 @@ class ClientTask:
         if previous is None:
             self._retry_budget.earn()
         attempt = Attempt(self._finish_attempt, view, request, previous, now)
+        if line:
+            attempt.line = line
         if self._observer is not NO_OBSERVER:
             self._observer.attempt_begun(view.backend.address, request, attempt.number)
         return attempt
+
+    def _pick_above(
+        self, level: float, now: float, avoid: Collection[BackendView]
+    ) -> BackendView | None:
+        """Pick a backend that does not cut above this level, as far as is known."""
+        view = self._policy.pick(now, avoid)
+        refusing = list(avoid)
+        for _ in range(_REPICKS):
+            if view is None or view.report is None or level >= view.report.cut:
+                break
+            if now - view.reported_at > _CUT_SECONDS:
+                break
+            refusing.append(view)
+            other = self._policy.pick(now, refusing)
+            if other is None or other in refusing:
+                break
+            view = other
+        return view
 
     def refuse(self, request: Request, rejection: Rejection) -> Rejection:
         """Have it seen that a request is refused here, and return why."""
@@ -457,17 +531,19 @@ class ClientTask:
         now = self._clock()
         view = attempt.view
         if outcome.is_error:
-            # A backend that answers with an error says in the same answer how often it does.
-            is_told = (
-                outcome is Outcome.ERROR
-                and view.reported_at >= attempt.begun_at
-                and view.report is not None
-                and view.report.eps >= _LEAST_EPS
-            )
-            view.record_error(now, is_failure=not (outcome.is_rejection or is_told))
-            self._erring[view] = None
-            if view.is_pickable and not outcome.is_rejection:
-                self._policy.record_error(view, now)
+            # Together with the answer a backend has said how often it fails, and what it refuses.
+            report = view.report if view.reported_at >= attempt.begun_at else None
+            if not outcome.is_rejection:
+                is_told = (
+                    outcome is Outcome.ERROR and report is not None and report.eps >= _LEAST_EPS
+                )
+                view.record_error(now, is_failure=not is_told)
+                self._erring[view] = None
+                if view.is_pickable:
+                    self._policy.record_error(view, now)
+            elif not self._is_below(attempt.request, report):
+                view.record_error(now, is_failure=False)
+                self._erring[view] = None
         # Mostly its report has been heard already, a moment ago.
         if outcome.is_answer and not (view.health.is_heard and view.health.has_answered):
             self._answered(view, now)
@@ -477,6 +553,18 @@ class ClientTask:
         if self._observer is not NO_OBSERVER:
             self._observer.attempt_finished(view.backend.address, outcome, now - attempt.begun_at)
         return self._next(attempt, outcome, now, is_final=is_final)
+
+    def _is_below(self, request: Request, report: LoadReport | None) -> bool:
+        """Return whether a refusal was for the level, which is told and so passed over from now on.
+
+        A request that came without luck has had it drawn by the backend, and it was too little.
+        """
+        if report is None or request.criticality >= report.cut:
+            return False
+        if request.luck is None:
+            part = min(1.0, report.cut - request.criticality)
+            request.luck = draw_luck(self._rng, part)
+        return request.criticality + request.luck < report.cut
 
     def _next(self, attempt: Attempt, outcome: Outcome, now: float, *, is_final: bool) -> Next:
         request = attempt.request
@@ -491,6 +579,7 @@ class ClientTask:
             may_go_on
             and attempt.number < self._config.retry.attempts
             and may_retry(outcome, idempotent=request.idempotent)
+            and not (outcome.is_rejection and self._is_below_line(request, now))
         ):
             if self._retry_budget.take():
                 return Next.RETRY
@@ -499,6 +588,11 @@ class ClientTask:
         if outcome is _OK or outcome is Outcome.CANCELLED:
             return _DONE
         return Next.GIVE_UP
+
+    def _is_below_line(self, request: Request, now: float) -> bool:
+        """Return whether most other backends would probably refuse a request too."""
+        line = self._throttle.line(now) if self._throttle.is_troubled else 0.0
+        return line > 0.0 and level_of(request, self._rng) < line
 
     def _record_end(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         request = attempt.request

@@ -9,14 +9,11 @@ to the utilization".  To these we add the state, so that a lame duck is known at
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 from evenly.errors import ConfigError
 
-__all__ = ["ADMITS_ALL", "LoadReport"]
-
-ADMITS_ALL: Final = 0b1111
-"""What `admits` is as usual: bit i stands for `Criticality(i)`."""
+__all__ = ["LoadReport"]
 
 _MAX_BOOT = 2**63 - 1
 _MAX_COUNT = 2**32 - 1
@@ -41,8 +38,8 @@ class LoadReport:
     """Grows with each change of state, so that a late report cannot undo a newer one."""
     lame_duck: bool = False
     """Whether the backend asks not to be sent to."""
-    admits: int = ADMITS_ALL
-    """Which criticalities it admits now: bit i stands for `Criticality(i)`."""
+    cut: float = 0.0
+    """Its cut-line: it refuses requests below this level (`evenly.core.level`), 0 to 4."""
     runnable: float = 0.0
     """Requests on a CPU or waiting for one."""
     active: int = 0
@@ -66,7 +63,7 @@ class LoadReport:
             is_fine = (
                 0 <= self.boot <= _MAX_BOOT
                 and 0 <= self.sequence <= _MAX_COUNT
-                and 0 <= self.admits <= ADMITS_ALL
+                and 0.0 <= self.cut <= 4.0
                 and 0 <= self.active <= _MAX_COUNT
                 and 0.0 <= self.runnable <= _MAX_NUMBER
                 and 0.0 <= self.utilization <= _MAX_NUMBER

@@ -19,8 +19,8 @@ _new = object.__new__
 class Request:
     """Say what the call site asked for, once, however many attempts it takes.
 
-    Treat it as immutable.  It is not a frozen dataclass because one is made per request, and
-    freezing would double the price of making it.
+    Treat it as immutable, but for the luck, which comes later.  It is not a frozen dataclass,
+    because one is made per request, and freezing would double the price of making it.
     """
 
     criticality: Criticality = Criticality.CRITICAL
@@ -30,6 +30,18 @@ class Request:
     """An instant on the clock of whoever holds the request, or `None` for no deadline."""
     idempotent: bool = False
     """Whether doing it twice does no harm: it may then be tried again after a lost connection."""
+    luck: float | None = None
+    """Its place within its criticality, from 0 to below 1 (`evenly.core.level`): drawn once, by the
+    first who needs it, and only then; what is called for this request has the same."""
+
+    def is_same(self, other: Request) -> bool:
+        """Return whether both ask for the same; their luck may not be drawn yet."""
+        return self is other or (
+            self.criticality is other.criticality
+            and self.customer == other.customer
+            and self.deadline_at == other.deadline_at
+            and self.idempotent == other.idempotent
+        )
 
     def until(self, deadline_at: float | None) -> Request:
         """Return the same request with another deadline."""
@@ -38,6 +50,7 @@ class Request:
         request.customer = self.customer
         request.deadline_at = deadline_at
         request.idempotent = self.idempotent
+        request.luck = self.luck
         return request
 
 

@@ -24,6 +24,7 @@ _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "client_backends": ("Backends in the subset, by state.", ("state",)),
     "client_known_backends": ("Backends of the service, in the subset or not.", ()),
     "client_active_requests": ("Attempts begun and not finished.", ()),
+    "client_line": ("The level below which nothing is sent, 0 to 4.", ()),
     "client_throttle_probability": ("How likely a request is refused here.", ("criticality",)),
     "client_throttled_customers": ("Customers with a throttle of their own.", ()),
     "client_retry_balance": ("Retries that the budget has left.", ()),
@@ -31,6 +32,7 @@ _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "backend_lame_duck": ("1 while clients are asked to send elsewhere.", ()),
     "backend_utilization": ("Used over provisioned, as reported to clients.", ()),
     "backend_signal": ("A utilization signal, smoothed; absent while unknown.", ("signal",)),
+    "backend_cut": ("The cut-line: the level below which requests are rejected, 0 to 4.", ()),
     "backend_rejection_probability": ("How likely overload rejects.", ("criticality",)),
     "backend_degrading": ("1 while cheaper answers are wanted.", ()),
     "backend_recent_arrivals": ("Recent arrivals, by attempt.", ("attempt",)),
@@ -39,8 +41,8 @@ _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 # ... except of these, where a sum would mean nothing: the largest.
 _LARGEST: Final = frozenset(
-    {"client_throttle_probability", "backend_utilization", "backend_signal"}
-    | {"backend_rejection_probability", "backend_degrading"}
+    {"client_line", "client_throttle_probability", "backend_utilization", "backend_signal"}
+    | {"backend_cut", "backend_rejection_probability", "backend_degrading"}
 )
 
 
@@ -112,6 +114,7 @@ def of_client(shown: ClientTaskSnapshot) -> Iterator[Sample]:
         yield "client_backends", (label,), members.count(state)
     yield "client_known_backends", (), shown.known
     yield "client_active_requests", (), shown.active
+    yield "client_line", (), shown.throttle.line
     for level, label in LEVELS:
         yield "client_throttle_probability", (label,), shown.throttle.rejection_probabilities[level]
     yield "client_throttled_customers", (), len(shown.throttle.throttled_customers)
@@ -131,9 +134,11 @@ def of_backend(
     for name, signal in utilization.signals.items():
         if signal.value is not None and is_label(name):
             yield "backend_signal", (name,), signal.value
+    yield "backend_cut", (), shown.cut
     for level, label in LEVELS:
-        yield "backend_rejection_probability", (label,), utilization.rejection_probabilities[level]
-    yield "backend_degrading", (), utilization.should_degrade
+        yield "backend_rejection_probability", (label,), shown.rejection_probabilities[level]
+    # Whatever is refused, the criticality above it is asked to make do with less.
+    yield "backend_degrading", (), utilization.should_degrade or shown.cut > 0.0
     for number, count in enumerate(shown.attempts, 1):
         label = str(number) if number <= len(ATTEMPTS) else MORE
         yield "backend_recent_arrivals", (label,), count

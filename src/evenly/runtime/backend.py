@@ -63,7 +63,7 @@ class BackendRuntimeSnapshot:
     waiting: int
     """Requests admitted and not begun."""
     lag_seconds: float
-    """0 also where nobody asks for `runnable` of the system."""
+    """0 also where the application records `runnable` itself."""
     mean_cost_seconds: float
     probe: ResponderSnapshot
 
@@ -111,7 +111,11 @@ class BackendRuntime:
         self.combine: Callable[[LoadReport], LoadReport] | None = None
         """Makes of this process's report what is said: where several are one backend, their sum."""
         self.readings = Readings(
-            signals=frozenset(task_config.utilization.signals).difference(self.config.own_signals),
+            # `runnable` is no signal with ramps.  It is read always: backends that refuse nothing
+            # because of their queue report it, and clients go by it.
+            signals=frozenset({"runnable", *task_config.utilization.signals}).difference(
+                self.config.own_signals
+            ),
             record=self.record_signal,
             record_process=self._record_process,
             waiting=self._count_waiting if waiting is None else waiting,
@@ -168,12 +172,19 @@ class BackendRuntime:
 
     # Requests.
 
-    def admit(self, request: Request, attempt: int = 1) -> Admission | Rejection:
+    def admit(
+        self,
+        request: Request,
+        attempt: int = 1,
+        *,
+        luck: float | None = None,
+        line: float = 0.0,
+    ) -> Admission | Rejection:
         """Take a request or refuse it; under `lock`.  `task` ends it.
 
         Where a call counts, event loops' transports write this out: HTTP's and gRPC's.
         """
-        answer = self.task.admit(request, attempt)
+        answer = self.task.admit(request, attempt, luck=luck, line=line)
         if not self.readings.is_timing and type(answer) is Admission:
             self.readings.begun()
         return answer
@@ -208,9 +219,9 @@ class BackendRuntime:
             self._reported = report if self.combine is None else self.combine(report)
             return self._reported
 
-    def should_degrade(self) -> bool:
-        """Return whether cheaper answers are wanted now; from any thread."""
-        return self.task.should_degrade()
+    def should_degrade(self, level: float) -> bool:
+        """Return whether cheaper answers are wanted at this level now; from any thread."""
+        return self.task.should_degrade(level)
 
     # Probes.
 

@@ -30,9 +30,9 @@ class BackendConfig:
     """Whether loopback and private networks are believed.  Turn it off where a proxy passes on what
     strangers claim."""
     own_signals: tuple[str, ...] = ()
-    """Signals of `task` that the application records (`runtime.record_signal`), and for which the
-    system is not read: `("cpu", "runnable")` where the work is done by an accelerator.  Signals of
-    a name of your own need not be listed."""
+    """Signals of `task`, or `runnable`, that the application records (`runtime.record_signal`), and
+    for which the system is not read: `("cpu", "runnable")` where the work is done by an
+    accelerator.  Signals of a name of your own need not be listed."""
     orca: Literal["foreign", "always", "never"] = "foreign"
     """Who gets an ORCA report with each response: clients that are not evenly's, all, or none."""
     orca_least_seconds: float = 1.0
@@ -44,9 +44,10 @@ class BackendConfig:
             raise ConfigError(f"orca must be 'foreign', 'always' or 'never', not {self.orca!r}")
         check.number("orca_least_seconds", self.orca_least_seconds, 0.01, 3600.0)
         task = BackendTaskConfig() if self.task is None else self.task
+        known_signals = ("runnable", *task.utilization.signals)
         for name in self.own_signals:
-            if name not in task.utilization.signals:
-                known = ", ".join(task.utilization.signals)
+            if name not in known_signals:
+                known = ", ".join(known_signals)
                 raise ConfigError(f"own_signals must be signals of the task: {known}; not {name!r}")
 
 

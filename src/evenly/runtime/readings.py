@@ -36,7 +36,7 @@ _SLOW_EVERY: Final = 5
 # Five samples in the signal's decay of 0.1 s: a queue of requests is counted and needs no sample.
 _LAG_INTERVAL_SECONDS: Final = 0.02
 _JITTER_RATIO: Final = 0.1
-# A queue that is longer or shorter by less work decides nothing: ramps are in units of 5 ms.
+# A queue that is longer or shorter by less work decides nothing: its target is 5 ms and more.
 _NEWS_SECONDS: Final = 0.001
 # Fewer in a second say little: what the loop does by itself would be put down to them.
 _LEAST_ENDED: Final = 20
@@ -105,7 +105,7 @@ class Readings:
         self._record_process(time.process_time())
         self._read_memory()
         self._cpu.utilization()  # The first period begins here.
-        if self._has_runnable:  # or nobody asks
+        if self._has_runnable:  # or the application records it
             self._lag = LoopLag(
                 loop, rng=self._rng, interval_seconds=_LAG_INTERVAL_SECONDS, on_sample=self._sampled
             )

@@ -16,8 +16,10 @@ import hmac
 import struct
 from typing import Final, final
 
+from evenly.core.level import LUCK_STEPS, TOP
 from evenly.core.report import LoadReport
 from evenly.errors import ConfigError, UsageError
+from evenly.wire.level import admits_of_cut, cut_of_admits, cut_steps
 
 __all__ = ["SIZE", "Kind", "answer", "parse_answer", "parse_question", "question"]
 
@@ -28,15 +30,18 @@ _NO_TAG: Final = bytes(_TAG_SIZE)
 
 # Network order.  Start: magic, version, kind.  Body: flags (none yet), nonce | boot | sequence,
 # state, admits, probe port (0: none) | runnable, utilization, qps, eps, latency, compute units |
-# active | 4 bytes to spare, which round the size up to a multiple of 8.
+# active, cut | 3 bytes to spare, which round the size up to a multiple of 8.
 _START: Final = struct.Struct("!4sBB")
-_BODY: Final = struct.Struct("!HQQIBBHffffffI4x")
+_BODY: Final = struct.Struct("!HQQIBBHffffffIB3x")
 _QUESTION_BODY: Final = struct.Struct(f"!HQ{_BODY.size - 10}x")
 _START_SIZE: Final = _START.size
 _TAGGED: Final = _START_SIZE + _BODY.size
 SIZE: Final = _TAGGED + _TAG_SIZE
 
 _LAME_DUCK: Final = 1
+_ADMITS_MOST: Final = 0b1111
+# The cut-line in 64ths and one, so that 0 is a backend that knows none: then the bits count.
+_CUT_MOST: Final = 254
 # A report's numbers end at 1e15, where float32 has no trouble; but compute units are above zero,
 # and the smallest of them would be rounded to zero, which no reader takes.
 _LEAST_FLOAT32: Final = 2.0**-126
@@ -74,7 +79,7 @@ def answer(nonce: int, report: LoadReport, key: bytes | None, *, kind: Kind = Ki
         report.boot,
         report.sequence,
         report.lame_duck,
-        report.admits,
+        admits_of_cut(report.cut),
         report.probe_port or 0,
         report.runnable,
         report.utilization,
@@ -83,6 +88,7 @@ def answer(nonce: int, report: LoadReport, key: bytes | None, *, kind: Kind = Ki
         report.latency_seconds,
         compute_units if compute_units > _LEAST_FLOAT32 else _LEAST_FLOAT32,
         report.active,
+        cut_steps(report.cut, _CUT_MOST) + 1,
     )
     return data + (_NO_TAG if key is None else _tag(key, data))
 
@@ -107,16 +113,16 @@ def parse_answer(data: bytes, key: bytes | None) -> tuple[Kind, int, LoadReport]
         return None
     (
         _flags, nonce, boot, sequence, state, admits, port,
-        runnable, utilization, qps, eps, latency_seconds, compute_units, active,
+        runnable, utilization, qps, eps, latency_seconds, compute_units, active, cut,
     ) = _BODY.unpack_from(data, _START_SIZE)  # fmt: skip
-    if state > _LAME_DUCK:
+    if state > _LAME_DUCK or admits > _ADMITS_MOST:
         return None
     try:
         report = LoadReport(
             boot=boot,
             sequence=sequence,
             lame_duck=state == _LAME_DUCK,
-            admits=admits,
+            cut=_cut(cut, admits),
             runnable=runnable,
             active=active,
             utilization=utilization,
@@ -129,6 +135,12 @@ def parse_answer(data: bytes, key: bytes | None) -> tuple[Kind, int, LoadReport]
     except ConfigError:  # NaN, infinite, negative or too large: its sender is no backend of ours.
         return None
     return kind, nonce, report
+
+
+def _cut(steps: int, admits: int) -> float:
+    if not steps:  # Its sender knew the four bits alone.
+        return cut_of_admits(admits)
+    return TOP if steps > _CUT_MOST else (steps - 1) / LUCK_STEPS
 
 
 def _tag(key: bytes, data: bytes) -> bytes:

@@ -1,9 +1,12 @@
 """The load report as one line of text, which every response of a backend carries.
 
-`evenly-load: 1;b=<boot>;n=<sequence>;s=h|l;a=<4 bits>;r=<runnable>;c=<active>;
-u=<utilization>;q=<qps>;e=<eps>;t=<latency>;g=<compute units>;p=<probe port>`, where the highest
-criticality is the first of the four bits.  At most 160 bytes; keys that a reader does not know are
-ignored, a version that it does not know is no report.
+`evenly-load: 1;b=<boot>;n=<sequence>;s=h|l;a=<4 bits>;k=<cut>;r=<runnable>;c=<active>;
+u=<utilization>;q=<qps>;e=<eps>;t=<latency>;g=<compute units>;p=<probe port>`.  At most 160 bytes;
+keys that a reader does not know are ignored, a version that it does not know is no report.
+
+`k` is the cut-line in 64ths.  The four bits say of each criticality, the highest first, whether all
+of it is admitted: that is for readers that know no `k`, and where there is no `k` its writer is one
+that knew none.
 
 Both ends do this once per request, so the order above is read by one regular expression, and any
 other by a slower path that accepts the same reports.
@@ -14,16 +17,23 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from evenly.core.level import LUCK_STEPS
 from evenly.core.report import LoadReport
 from evenly.errors import ConfigError
+from evenly.wire.level import admits_of_cut, cut_of_admits, cut_steps
 
 __all__ = ["KEY", "MAX_LENGTH", "format_load", "parse_load"]
 
 KEY: Final = "evenly-load"
 MAX_LENGTH: Final = 160
 
-_BITS: Final = tuple(f"{admits:04b}" for admits in range(16))
-_ADMITS: Final = {bits: admits for admits, bits in enumerate(_BITS)}
+_CUT_MOST: Final = 256
+_CUTS: Final = {f"{admits:04b}": cut_of_admits(admits) for admits in range(16)}
+# Of a cut-line in 64ths; nearly always it is 0.
+_CUT_TEXTS: Final = tuple(
+    f"{admits_of_cut(steps / LUCK_STEPS):04b}" + (f";k={steps}" if steps else "")
+    for steps in range(_CUT_MOST + 1)
+)
 _LAME_DUCK: Final = {"h": False, "l": True}
 
 # Not int() and float() alone, which take "nan", "1_0", " 1 " and the digits of every script.  What
@@ -33,17 +43,19 @@ _NUMBER: Final = "[0-9][0-9.e+-]*+"
 _IS_WHOLE: Final = re.compile(_WHOLE).fullmatch
 _IS_NUMBER: Final = re.compile(_NUMBER).fullmatch
 _CANONICAL: Final = re.compile(
-    f"1;b=({_WHOLE});n=({_WHOLE});s=([hl]);a=([01]{{4}});r=({_NUMBER});c=({_WHOLE})"
+    f"1;b=({_WHOLE});n=({_WHOLE});s=([hl]);a=([01]{{4}})(?:;k=({_WHOLE}))?"
+    f";r=({_NUMBER});c=({_WHOLE})"
     f";u=({_NUMBER});q=({_NUMBER})(?:;e=({_NUMBER}))?(?:;t=({_NUMBER}))?(?:;g=({_NUMBER}))?"
     f"(?:;p=({_WHOLE}))?"
 ).fullmatch
 
 
 def format_load(report: LoadReport) -> str:
-    """Write a report: rates with 4 significant digits, counts in full, at most 146 characters."""
+    """Write a report: rates with 4 significant digits, counts in full, at most 152 characters."""
+    cut = _CUT_TEXTS[cut_steps(report.cut, _CUT_MOST)]
     text = (
         f"1;b={report.boot};n={report.sequence};s={'l' if report.lame_duck else 'h'}"
-        f";a={_BITS[report.admits]};r={report.runnable:.4g};c={report.active}"
+        f";a={cut};r={report.runnable:.4g};c={report.active}"
         f";u={report.utilization:.4g};q={report.qps:.4g}"
     )
     if report.eps:
@@ -71,12 +83,12 @@ def parse_load(value: object) -> LoadReport | None:
         match = _CANONICAL(text)
         if match is None:
             return _parse_any_order(text)
-        boot, sequence, state, bits, runnable, active, u, q, e, t, g, port = match.groups()
+        boot, sequence, state, bits, cut, runnable, active, u, q, e, t, g, port = match.groups()
         return LoadReport(
             boot=int(boot),
             sequence=int(sequence),
             lame_duck=state == "l",
-            admits=_ADMITS[bits],
+            cut=_CUTS[bits] if cut is None else int(cut) / LUCK_STEPS,
             runnable=float(runnable),
             active=int(active),
             utilization=float(u),
@@ -99,12 +111,13 @@ def _parse_any_order(text: str) -> LoadReport | None:
         return None  # A key twice: two readers could believe different things.
     # Without these three a report cannot be put in order with others: KeyError.
     boot, sequence, state = values["b"], values["n"], values["s"]
-    port = values.get("p")
+    cut, bits, port = values.get("k"), values.get("a", "1111"), values.get("p")
+    cut_of_bits = _CUTS[bits]
     return LoadReport(
         boot=_whole(boot),
         sequence=_whole(sequence),
         lame_duck=_LAME_DUCK[state],
-        admits=_ADMITS[values.get("a", "1111")],
+        cut=cut_of_bits if cut is None else _whole(cut) / LUCK_STEPS,
         runnable=_number(values.get("r", "0")),
         active=_whole(values.get("c", "0")),
         utilization=_number(values.get("u", "0")),

@@ -3,6 +3,7 @@
 A request on its first attempt with the default criticality and customer carries nothing at all:
 each entry costs gRPC 5 µs and more, and absent means default.  Criticality travels twice, under a
 key of ours and in W3C `baggage`, which is what other people's middleware passes on; ours beats it.
+The luck is written here, and read in `level.py`.
 
 What is read here is not yet believed: `Claims` holds the values as they came, and `believed` asks
 `core.claim`.  Nothing received raises, whatever it is.
@@ -21,6 +22,7 @@ from evenly.core import claim
 from evenly.core.criticality import Criticality
 from evenly.core.request import Outcome, Reason, Rejection, Request
 from evenly.errors import ConfigError, UsageError
+from evenly.wire.level import LEVEL_KEY, LUCK_KEY, line_steps, luck_steps
 
 __all__ = [
     "ATTEMPT_COUNT_KEY",
@@ -84,14 +86,26 @@ _DEADLINE_MAX_MS: Final = 2.0**53
 _RETRY_AFTER_MAX_SECONDS: Final = 86_400.0
 
 
-def to_grpc(request: Request, attempt: int) -> Entries:
-    """Return the metadata of one attempt, 1 for the first.  The deadline is gRPC's own matter."""
-    return _grpc_entries(request.criticality, request.customer, attempt)
+def to_grpc(request: Request, attempt: int, line: float = 0.0) -> Entries:
+    """Return the metadata of one attempt, 1 for the first.  The deadline is gRPC's own matter.
+
+    `line` is the level below which the client task sends nothing.
+    """
+    criticality, luck = request.criticality, request.luck
+    if luck is None and not line:
+        return _grpc_entries(criticality, request.customer, attempt, True)
+    entries = _grpc_entries(criticality, request.customer, attempt, False)
+    return (*entries, *_level_entries(criticality, luck_steps(luck), line_steps(line)))
 
 
-def to_http(request: Request, attempt: int, now: float) -> Entries:
+def to_http(request: Request, attempt: int, now: float, line: float = 0.0) -> Entries:
     """Return the headers of one attempt, 1 for the first, with what remains of the deadline."""
-    entries = _http_entries(request.criticality, request.customer, attempt)
+    criticality, luck = request.criticality, request.luck
+    if luck is None and not line:
+        entries = _http_entries(criticality, request.customer, attempt, True)
+    else:
+        entries = _http_entries(criticality, request.customer, attempt, False)
+        entries = (*entries, *_level_entries(criticality, luck_steps(luck), line_steps(line)))
     if request.deadline_at is None:
         return entries
     remaining_ms = (request.deadline_at - now) * 1000.0
@@ -104,22 +118,46 @@ def to_http(request: Request, attempt: int, now: float) -> Entries:
 # Requests of few kinds repeat, so that this is one look-up for each.  Bounded, because customers
 # may be many.
 @lru_cache(maxsize=1024)
-def _grpc_entries(criticality: Criticality, customer: str, attempt: int) -> Entries:
-    entries = _carried(criticality, customer)
+def _grpc_entries(criticality: Criticality, customer: str, attempt: int, is_all: bool) -> Entries:
+    entries = _carried(criticality, customer, is_all)
     return (*entries, (PREVIOUS_ATTEMPTS_KEY, str(attempt - 1))) if attempt > 1 else entries
 
 
 @lru_cache(maxsize=1024)
-def _http_entries(criticality: Criticality, customer: str, attempt: int) -> Entries:
-    entries = _carried(criticality, customer)
+def _http_entries(criticality: Criticality, customer: str, attempt: int, is_all: bool) -> Entries:
+    entries = _carried(criticality, customer, is_all)
     return (*entries, (ATTEMPT_COUNT_KEY, str(attempt))) if attempt > 1 else entries
 
 
-def _carried(criticality: Criticality, customer: str) -> Entries:
+# Apart, for a luck that differs from request to request would leave no room for the others.
+@lru_cache(maxsize=4096)
+def _level_entries(criticality: Criticality, luck: int | None, line: int) -> Entries:
+    """Return luck and line, and `baggage`, which says both criticality and luck."""
+    said: list[str] = []
+    baggage: list[str] = []
+    if criticality is not Criticality.CRITICAL:
+        baggage.append(f"{CRITICALITY_KEY}={criticality.name}")
+    if luck is not None:
+        said.append(f"u={luck}")
+        if baggage:
+            baggage.append(f"{LUCK_KEY}={luck}")
+    if line:
+        said.append(f"l={line}")
+    entries: Entries = ()
+    if said:
+        entries = ((LEVEL_KEY, ";".join(said)),)
+    if baggage:
+        entries = (*entries, (BAGGAGE_KEY, ",".join(baggage)))
+    return entries
+
+
+def _carried(criticality: Criticality, customer: str, is_all: bool) -> Entries:
+    """Return what is said of any attempt; `is_all` unless its level will be said too."""
     entries: Entries = ()
     if criticality is not Criticality.CRITICAL:
-        name = criticality.name
-        entries = ((CRITICALITY_KEY, name), (BAGGAGE_KEY, f"{CRITICALITY_KEY}={name}"))
+        entries = ((CRITICALITY_KEY, criticality.name),)
+        if is_all:
+            entries = (*entries, *_level_entries(criticality, None, 0))
     if customer:
         # A line break in it would be a header of the customer's own.
         if not claim.is_customer(customer):

@@ -64,7 +64,7 @@ def test_no_throttle_lets_everything_through(outcome: Outcome) -> None:
 
     assert throttle.admit(CRITICAL, "a", now)
     assert not throttle.should_ask(CRITICAL, now + 60.0)
-    assert throttle.admit_asked(CRITICAL, "a", 0, now)
+    assert throttle.admit_asked(CRITICAL, "a", 4.0, now)
     assert throttle.is_normal(now)
     assert throttle.snapshot(now).rejection_probabilities == NOTHING
 
@@ -76,6 +76,7 @@ def test_a_new_throttle_is_normal_and_rejects_nothing(name: str) -> None:
     assert throttle.is_normal(0.0)
     assert not throttle.should_ask(CRITICAL, 100.0)
     assert all(throttle.admit(criticality, "", 0.0) for criticality in Criticality)
+    assert throttle.line(0.0) == throttle.snapshot(0.0).line == 0.0
 
 
 @pytest.mark.parametrize("name", THROTTLING)
@@ -138,15 +139,15 @@ def test_cancelled_lost_and_unsent_requests_say_nothing(
 
 
 @pytest.mark.parametrize("name", THROTTLES)
-@pytest.mark.parametrize("admits", [None, 0b1111], ids=["nobody answered", "admitted"])
-def test_what_is_admitted_already_is_not_decided_again(name: str, admits: int | None) -> None:
+@pytest.mark.parametrize("cut", [None, 0.0, 2.0], ids=["nobody answered", "calm", "at the line"])
+def test_what_is_admitted_already_is_not_decided_again(name: str, cut: float | None) -> None:
     throttle = throttle_named(name)
     now = record_many(throttle, Outcome.OVERLOADED)
     now = record_many(throttle, Outcome.OUT_OF_QUOTA, customer="greedy", start=now)
     before = throttle.snapshot(now)
 
     assert all(
-        throttle.admit_asked(CRITICAL, "greedy", admits, now, is_admitted=True) for _ in range(200)
+        throttle.admit_asked(CRITICAL, "greedy", cut, now, is_admitted=True) for _ in range(200)
     )
     assert throttle.snapshot(now) == before
 

@@ -85,7 +85,7 @@ PICTURES: Final = (
         story="overload",
         step=3,
         seconds=8.0,
-        panels={"requests": 3, "refused-criticality": 3, "refused-where": 3, "latency": 3},
+        panels={"requests": 3, "refused-now": 3, "refused-criticality": 3, "refused-where": 3},
         is_so=_is_refusing,
     ),
     Picture(

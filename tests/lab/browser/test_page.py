@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 ALL_IN_SIGHT = 3200
 # Chromium looks for a canvas' pixels in its compressed form, so this is what is painted.
 PAINTED = "() => [...document.querySelectorAll('.chart canvas')].map((one) => one.toDataURL())"
-CHARTS = 7
+CHARTS = 8
 
 
 async def test_the_page_loads_without_a_complaint_and_without_another_host(

@@ -122,7 +122,7 @@ def test_a_client_that_starts_again_loses_nothing_and_goes_on() -> None:
 def test_backends_say_how_they_are() -> None:
     watched = Watched()
     said: dict[str, Any] = {"utilization": 0.75, "active": 2, "waiting": 1, "ok": 10, "failed": 1}
-    watched.saw("b1", **said, rejected={"OVERLOADED": {"SHEDDABLE": 2, "CRITICAL": 1}})
+    watched.saw("b1", **said, cut=1.25, rejected={"OVERLOADED": {"SHEDDABLE": 2, "CRITICAL": 1}})
 
     row = by_name(watched.frame()["backends"])["b1"]
 
@@ -136,6 +136,7 @@ def test_backends_say_how_they_are() -> None:
         "utilization": 0.75,
         "active": 2,
         "waiting": 1,
+        "cut": 1.25,
         "ok": 20.0,
         "failed": 2.0,
         "rejected": 6.0,
@@ -170,7 +171,7 @@ def test_states_of_a_backend() -> None:
 
 def test_a_backend_that_is_silent_is_stopped_and_counts_on_later() -> None:
     watched = Watched()
-    watched.saw("b1", utilization=0.9, active=3, ok=10)
+    watched.saw("b1", utilization=0.9, active=3, cut=2.5, ok=10)
     watched.frame()
 
     # Silent for 1.5 s is late, for 2 s is stopped.
@@ -183,6 +184,7 @@ def test_a_backend_that_is_silent_is_stopped_and_counts_on_later() -> None:
     assert silent["state"] == "stopped"
     assert silent["faults"] == ["stopped"]
     assert (silent["utilization"], silent["active"], silent["ok"]) == (0.0, 0, 0.0)
+    assert (late["cut"], silent["cut"]) == (2.5, 0.0)
     assert (after["state"], after["faults"], after["ok"]) == ("healthy", [], 8.0)
 
 
@@ -254,7 +256,9 @@ def test_weights_are_shares_over_all_clients() -> None:
             for name, weight in weights.items()
         ]
 
-    watched.saw("c1", subset=subset(b2=1.0, b1=3.0), throttle_probability={"SHEDDABLE": 0.25})
+    watched.saw(
+        "c1", subset=subset(b2=1.0, b1=3.0), throttle_probability={"SHEDDABLE": 0.25}, line=0.25
+    )
     watched.saw("c2", subset=[*subset(b1=2.0), {"address": "10.0.0.1:1", "weight": 9.0}])
 
     frame = watched.frame()
@@ -265,6 +269,7 @@ def test_weights_are_shares_over_all_clients() -> None:
     assert (backends["b2"]["weight"], backends["b2"]["clients"]) == (0.125, 1)
     assert clients["c1"]["subset"] == ["b1", "b2"]
     assert clients["c1"]["states"] == {"b1": "healthy", "b2": "healthy"}
+    assert (clients["c1"]["line"], clients["c2"]["line"]) == (0.25, 0.0)
     assert clients["c1"]["throttle_probability"]["SHEDDABLE"] == 0.25
     assert clients["c1"]["throttle_probability"]["CRITICAL"] == 0.0
     assert clients["c2"]["subset"] == ["b1"]
@@ -287,6 +292,7 @@ def test_a_client_that_has_ended_knows_nobody() -> None:
         "ok": 6.0,
         "subset": [],
         "states": {},
+        "line": 0.0,
         "throttle_probability": {},
         "metrics": "http://127.0.0.1:9201/metrics",
     }
@@ -330,6 +336,7 @@ def test_lines_of_strangers_are_ignored() -> None:
         pytest.param({"active": "many", "ok": "all"}, id="words for numbers"),
         pytest.param({"active": float("inf"), "ok": {"CRITICAL": float("nan")}}, id="no numbers"),
         pytest.param({"throttle_probability": {"SHEDDABLE": []}}, id="odd probabilities"),
+        pytest.param({"line": float("nan"), "cut": "high"}, id="odd lines"),
         pytest.param({"latency": {"x": 1, "1" * 400: 1}}, id="odd buckets"),
         pytest.param({"utilization": float("nan"), "state": 7}, id="odd utilization"),
     ],

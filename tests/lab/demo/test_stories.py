@@ -14,8 +14,8 @@ from evenly.lab.demo import stories
 from evenly.lab.demo.stories import STORIES, Story, are_replaced, find_story, play
 
 PANELS = {
-    "utilization", "requests", "refused-where", "refused-criticality", "latency", "active",
-    "attempts", "backends", "clients", "controls", "customers",
+    "utilization", "requests", "refused-where", "refused-criticality", "refused-now",
+    "latency", "active", "attempts", "backends", "clients", "controls", "customers",
 }  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from evenly.lab.sim.service import ServiceConfig
 from evenly.lab.sim.stage import Stage
 
 SEED = 7
-# Without signals a backend refuses nothing but what has expired.
-NEVER_SHEDS = BackendTaskConfig(utilization=UtilizationConfig(signals={}))
+# A backend then refuses nothing but what has expired.
+NEVER_SHEDS = BackendTaskConfig(limits_queue=False, utilization=UtilizationConfig(signals={}))
 
 
 @final

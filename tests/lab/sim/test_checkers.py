@@ -1,22 +1,18 @@
 """Each checker stays silent while its invariant holds, and speaks as soon as it does not.
 
-Whole runs around a façade that was sabotaged for the purpose are in `test_checkers_sabotage.py`.
+Who sees that the higher level goes first is tried in `test_order.py`; whole runs around a façade
+that was sabotaged for the purpose are in `test_checkers_sabotage.py`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
 from evenly.core.client_task import ClientTaskConfig
-from evenly.core.criticality import Criticality
 from evenly.core.overload.retry import RetryConfig
-from evenly.core.overload.throttle_catalogue import ThrottleConfig
 from evenly.lab.sim.checkers import Checkers
-from evenly.lab.sim.inversion import Fared, inversion_chance
-from evenly.lab.sim.recorder import Second
 from evenly.lab.sim.scenario import Scenario
 
 RETRY = RetryConfig(attempts=3, budget_ratio=0.1, initial_balance=1.0, max_balance=2.0)
@@ -33,22 +29,13 @@ def kinds(violations: tuple[str, ...]) -> set[str]:
     return {violation.partition(":")[0] for violation in violations}
 
 
-def second(*refused: int, offered: int = 100) -> Second:
-    """Return a second with so many refused of so many offered, SHEDDABLE first."""
-    result = Second()
-    result.offered[:] = [offered] * len(Criticality)
-    result.refused[:] = refused
-    return result
-
-
 def test_a_run_that_breaks_nothing(checkers: Checkers) -> None:
     checkers.begun()
     checkers.sent("client-0", 1, 1, 0.1)
     checkers.sent("client-0", 2, 2, 0.2)
-    checkers.reported("service-0", 0b1100, 0.2)
     checkers.ended(0.3, twice=False)
 
-    checkers.finished([("client-0", 0)], [second(100, 50, 0, 0)])
+    checkers.finished([("client-0", 0)])
 
     assert checkers.violations() == ()
     assert checkers.open_calls == 0
@@ -60,7 +47,7 @@ def test_a_request_that_never_ends(checkers: Checkers) -> None:
     checkers.ended(0.3, twice=False)
     assert checkers.open_calls == 1
 
-    checkers.finished([], [])
+    checkers.finished([])
 
     assert checkers.violations() == ("begun = finished: 2 requests began and 1 ended",)
 
@@ -71,7 +58,7 @@ def test_a_request_that_ends_twice(checkers: Checkers) -> None:
     checkers.begun()
     checkers.ended(0.4, twice=True)  # And the other one never: the sums agree.
 
-    checkers.finished([], [])
+    checkers.finished([])
 
     assert checkers.violations() == ("begun = finished: a request ended twice at 0.400 s",)
 
@@ -172,85 +159,11 @@ def test_a_lame_duck_that_is_sent_to(checkers: Checkers) -> None:
 
 @pytest.mark.parametrize("active", [1, -1])
 def test_an_active_count_that_is_not_zero(checkers: Checkers, active: int) -> None:
-    checkers.finished([("client-0 at service-0", active), ("service-0", 0)], [])
+    checkers.finished([("client-0 at service-0", active), ("service-0", 0)])
 
     assert checkers.violations() == (
         f"active counts: client-0 at service-0 counts {active} active requests too many",
     )
-
-
-@pytest.mark.parametrize("admits", [0b0111, 0b1011, 0b0100, 0b0001])
-def test_a_backend_that_admits_a_lower_criticality_only(checkers: Checkers, admits: int) -> None:
-    checkers.reported("service-0", admits, 0.5)
-
-    assert checkers.violations() == (
-        f"criticality inversion: service-0 admitted {admits:04b} at 0.500 s",
-    )
-
-
-def test_a_second_in_which_a_higher_criticality_is_refused_more(checkers: Checkers) -> None:
-    fine = second(50, 50, 50, 50)
-    upside_down = second(50, 50, 90, 50)
-
-    checkers.finished([], [fine, upside_down])
-
-    inversion = "criticality inversion: in second 1, 90 of 100 of CRITICAL and 50 of 100 of"
-    assert checkers.violations() == (
-        f"{inversion} SHEDDABLE were refused",
-        f"{inversion} SHEDDABLE_PLUS were refused",
-    )
-
-
-def test_an_inversion_that_only_the_whole_story_shows(checkers: Checkers) -> None:
-    # 10 of 50 against 20 of 50 can be chance in one second, and cannot in twenty.
-    seconds = [second(30, 10, 20, 10, offered=50)] * 20
-
-    checkers.finished([], seconds)
-
-    (violation,) = checkers.violations()
-    assert violation == (
-        "criticality inversion: in all, 400 of 1000 of CRITICAL and 200 of 1000 of SHEDDABLE_PLUS"
-        " were refused"
-    )
-
-
-def test_the_books_equation_keeps_no_order() -> None:
-    """Of a criticality of which it has seen R requests, it refuses up to R / (R + 1)."""
-    adaptive = ClientTaskConfig(throttle=ThrottleConfig(name="adaptive"))
-    checkers = Checkers(replace(SCENARIO, client_task=adaptive))
-
-    checkers.finished([], [second(50, 50, 90, 50)])
-
-    assert checkers.violations() == ()
-
-
-@pytest.mark.parametrize(
-    ("lower", "higher"),
-    [
-        pytest.param(Fared(5, 2), Fared(6, 5), id="few"),
-        pytest.param(Fared(40, 10), Fared(60, 25), id="some"),
-        pytest.param(Fared(300, 10), Fared(200, 160), id="many"),
-        pytest.param(Fared(10, 0), Fared(10, 10), id="none against all"),
-    ],
-)
-def test_the_chance_is_the_hypergeometric_tail(lower: Fared, higher: Fared) -> None:
-    n, m = lower.offered, higher.offered
-    total = higher.refused + lower.refused
-    most = min(m, total)
-    ways = sum(math.comb(m, k) * math.comb(n, total - k) for k in range(higher.refused, most + 1))
-
-    # Logarithms of about 1e3, each right to 1e-16 of that, and what the tail leaves away.
-    assert inversion_chance(lower, higher) == pytest.approx(
-        ways / math.comb(n + m, total), rel=1e-6, abs=0.0
-    )
-
-
-def test_a_higher_criticality_that_fares_as_well_is_no_inversion() -> None:
-    assert inversion_chance(Fared(100, 50), Fared(10, 5)) == 1.0
-    assert inversion_chance(Fared(100, 50), Fared(10, 1)) == 1.0
-    assert inversion_chance(Fared(0, 0), Fared(10, 10)) == 1.0
-    assert inversion_chance(Fared(10, 0), Fared(0, 0)) == 1.0
-    assert inversion_chance(Fared(10, 0), Fared(10, 0)) == 1.0
 
 
 def test_of_a_kind_only_the_first_are_told(checkers: Checkers) -> None:

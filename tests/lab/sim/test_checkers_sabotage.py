@@ -5,6 +5,7 @@ The scenario has all that they watch: overload with all criticalities, and backe
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -17,12 +18,11 @@ from evenly.core.balancing.backend import BackendView
 from evenly.core.balancing.health import Health
 from evenly.core.client_task import ClientTask, ClientTaskConfig
 from evenly.core.criticality import Criticality
-from evenly.core.overload import utilization
+from evenly.core.level import TOP
 from evenly.core.overload.quota import QuotaConfig, Reservation
 from evenly.core.overload.responsive_throttle import ResponsiveThrottle
 from evenly.core.overload.retry import RetryBudget
 from evenly.core.overload.throttle_catalogue import ThrottleConfig
-from evenly.core.overload.utilization import Ramps, Utilization
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome
 from evenly.lab.sim.client import Client
@@ -54,6 +54,8 @@ BUSY = Scenario(
     ),
 )
 
+UNTHROTTLED = replace(BUSY, client_task=ClientTaskConfig(throttle=ThrottleConfig(name="off")))
+
 
 def broken(
     scenario: Scenario = BUSY, *, policy: str = "least_loaded", load: float = 1.5
@@ -81,7 +83,8 @@ def test_nothing_is_broken_without_sabotage(policy: str) -> None:
 def test_a_budget_that_pays_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RetryBudget, "take", lambda self: True)
 
-    assert broken() == {"retry budget"}
+    # Who has a line retries little.
+    assert broken(UNTHROTTLED, load=3.0) == {"retry budget"}
 
 
 def test_a_task_that_does_not_count_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,45 +234,86 @@ def test_a_quota_that_keeps_its_reservations(monkeypatch: pytest.MonkeyPatch) ->
     assert broken(metered) == {"active counts"}
 
 
-def test_ramps_that_stand_upside_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    raise_to = utilization._raise_to
-
-    def upside_down(probabilities: list[float], ramps: Ramps, value: float) -> None:
-        probabilities.reverse()
-        raise_to(probabilities, ramps, value)
-        probabilities.reverse()
-
-    monkeypatch.setattr(utilization, "_raise_to", upside_down)
-
-    violations = simulate(BUSY, policy="least_loaded", load=3.0, seed=1).row.violations
-    # It shows at once, in what the backends say.
-    assert violations[0].startswith("criticality inversion: service-")
-    assert "admitted" in violations[0]
+# The higher level goes first.
 
 
-def test_a_backend_that_says_the_right_thing_and_does_the_opposite(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    right = Utilization.rejection_probability
+def test_a_backend_that_looks_at_levels_upside_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = BackendTask._is_too_much
 
-    def mirrored(self: Utilization, criticality: Criticality, now: float) -> float:
-        return right(self, Criticality(3 - criticality), now)
+    def mirrored(self: BackendTask, level: float, deadline_at: float | None, now: float) -> bool:
+        return right(self, TOP - level, deadline_at, now)
 
-    monkeypatch.setattr(Utilization, "rejection_probability", mirrored)
-    unthrottled = ClientTaskConfig(throttle=ThrottleConfig(name="off"))
+    monkeypatch.setattr(BackendTask, "_is_too_much", mirrored)
 
-    assert broken(replace(BUSY, client_task=unthrottled), load=3.0) == {"criticality inversion"}
+    assert broken(UNTHROTTLED, load=3.0) == {"order"}
+
+
+def test_a_backend_that_refuses_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = BackendTask._is_too_much
+    rng = random.Random(1)
+
+    def moody(self: BackendTask, level: float, deadline_at: float | None, now: float) -> bool:
+        return right(self, level, deadline_at, now) or rng.random() < 0.01
+
+    monkeypatch.setattr(BackendTask, "_is_too_much", moody)
+
+    assert broken(UNTHROTTLED, load=3.0) == {"order"}
+
+
+def test_a_backend_that_lets_one_in_a_hundred_slip_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = BackendTask._is_too_much
+    rng = random.Random(1)
+
+    def lax(self: BackendTask, level: float, deadline_at: float | None, now: float) -> bool:
+        return right(self, level, deadline_at, now) and rng.random() < 0.99
+
+    monkeypatch.setattr(BackendTask, "_is_too_much", lax)
+
+    assert broken(UNTHROTTLED, load=3.0) == {"order"}
 
 
 def test_a_throttle_that_refuses_what_matters_most(monkeypatch: pytest.MonkeyPatch) -> None:
     admit = ResponsiveThrottle.admit
 
-    def unjust(self: ResponsiveThrottle, criticality: Criticality, *rest: object) -> bool:
-        return criticality is not Criticality.CRITICAL_PLUS and admit(self, criticality, *rest)  # type: ignore[arg-type]
+    def unjust(self: ResponsiveThrottle, level: float, *rest: object) -> bool:
+        return level < Criticality.CRITICAL_PLUS and admit(self, level, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ResponsiveThrottle, "admit", unjust)
 
-    assert broken(load=0.5) == {"criticality inversion"}
+    assert broken(load=3.0) == {"order"}
+
+
+def test_a_throttle_that_holds_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ResponsiveThrottle, "admit", lambda *_: True)
+
+    assert broken(load=3.0) == {"order"}
+
+
+def test_a_throttle_that_does_not_do_as_the_backends_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    admit_asked = ResponsiveThrottle.admit_asked
+
+    def stubborn(
+        self: ResponsiveThrottle,
+        level: float,
+        customer: str,
+        cut: float | None,
+        *rest: float,
+        **_: bool,
+    ) -> bool:
+        admit_asked(self, level, customer, cut, *rest)
+        return level < (cut or 0.0)
+
+    monkeypatch.setattr(ResponsiveThrottle, "admit_asked", stubborn)
+    # So many that each sends seldom, and asks first.
+    sporadic = replace(BUSY, clients=ClientsConfig(count=2_000), faults=())
+
+    assert broken(sporadic, load=3.0) == {"order"}
+
+
+def test_a_task_that_retries_what_any_backend_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClientTask, "_is_below_line", lambda *_: False)
+
+    assert broken(load=3.0) == {"order"}
 
 
 def test_a_transport_that_forgets_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:

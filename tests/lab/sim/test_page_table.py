@@ -128,3 +128,15 @@ def test_hardly_anything_is_written_as_text() -> None:
 
     assert "<td>&lt;0.01%</td>" in page
     assert "<td><0" not in page
+
+
+def test_the_ideal_has_a_column_where_something_has_to_be_refused() -> None:
+    made = made_result(load=2.0)
+    ideal = {"CRITICAL": 0.625, "SHEDDABLE": 0.0}
+    row = replace(made.row, ideal_by_criticality=ideal)
+
+    words = Outline(made_page([replace(made, row=row)])).words()
+
+    assert "ideal (priorities)" in words
+    assert "62.50%" in words
+    assert "(priorities)" not in Outline(made_page([made])).words()

@@ -28,7 +28,7 @@ def with_p99(*latencies: float | None) -> list[Result]:
 def success_headings(*names: str) -> list[str]:
     made = made_result()
     row = replace(made.row, success_by_criticality=dict.fromkeys(names, 0.5))
-    return [figure.heading for figure in figure_groups([replace(made, row=row)]).success[2:]]
+    return [figure.heading for figure in figure_groups([replace(made, row=row)]).success[2:-1]]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,19 @@ def test_what_is_more_than_it_says_stands_above_all() -> None:
 def test_criticalities_have_figures_if_there_are_several_the_highest_first() -> None:
     assert success_headings("CRITICAL") == []
     assert success_headings("SHEDDABLE", "CRITICAL_PLUS") == ["C+\nsuccess", "S\nsuccess"]
+
+
+def test_users_have_figures_where_they_make_several_calls() -> None:
+    made = made_result()
+    row = replace(made.row, users_by_criticality={"SHEDDABLE": 0.1, "CRITICAL": 0.9})
+    result = replace(made, row=row)
+    figures = [one for one in figure_groups([result]).success if "users" in one.heading]
+
+    assert [(one.heading, one.of(result)) for one in figures] == [
+        ("C\nusers", 0.9),
+        ("S\nusers", 0.1),
+    ]
+    assert not any("users" in one.heading for one in figure_groups([made]).success)
 
 
 def test_customers_are_in_the_order_of_the_scenario() -> None:

@@ -156,6 +156,66 @@ SMALL = {
         "seconds=16.0",
         "settle_seconds=2.0",
     ),
+    "small-backends": (
+        "loads=[2.0]",
+        "backends.count=8",
+        "settle_seconds=0.0",
+        "phases.0.seconds=3.0",
+        "phases.1.seconds=5.0",
+        "phases.2.seconds=3.0",
+    ),
+    "small-slow": (
+        "loads=[2.0]",
+        "phases.0.seconds=4.0",
+        "phases.1.seconds=12.0",
+        "phases.2.seconds=4.0",
+    ),
+    "mixed-clients": (
+        "loads=[1.5]",
+        "clients.count=200",
+        "client_task.membership.subset_size=5",
+        "backends.count=8",
+        "phases.0.seconds=4.0",
+        "phases.1.seconds=10.0",
+        "phases.2.seconds=4.0",
+    ),
+    "step": (
+        "backends.count=8",
+        "settle_seconds=0.0",
+        "phases.0.seconds=3.0",
+        "phases.1.seconds=3.0",
+        "phases.2.seconds=5.0",
+    ),
+    "fanout": (
+        "clients.count=10",
+        "backends.count=5",
+        "settle_seconds=0.0",
+        "phases.0.seconds=3.0",
+        "phases.1.seconds=8.0",
+        "phases.2.seconds=3.0",
+    ),
+    "calm": (
+        "loads=[0.9]",
+        "seconds=10.0",
+        "settle_seconds=3.0",
+    ),
+    "large-backends": (
+        "loads=[2.0]",
+        "clients.count=4",
+        "backends.count=1",
+        "settle_seconds=0.0",
+        "phases.0.seconds=3.0",
+        "phases.1.seconds=5.0",
+        "phases.2.seconds=3.0",
+    ),
+    "sporadic-mild": (
+        "loads=[1.1]",
+        "clients.count=1000",
+        "backends.count=10",
+        "phases.0.seconds=5.0",
+        "phases.1.seconds=15.0",
+        "phases.2.seconds=5.0",
+    ),
 }
 
 
@@ -176,7 +236,7 @@ def told(name: str, policy: str = "probing") -> Result:
 
 def test_the_shipped_stories_are_the_agreed_ones() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {f"{name}.toml" for name in SMALL}
-    assert len(SMALL) == 16
+    assert len(SMALL) == 24
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -385,6 +445,25 @@ def test_overload_is_refused_by_criticality() -> None:
     assert row.goodput_ratio >= 1.0 - 1 / 12 - 0.05
 
 
+def test_what_an_ideal_system_gives_stands_beside_the_result() -> None:
+    row = told("fanout").row
+
+    assert [*row.ideal_by_criticality.values()] == pytest.approx([1.0, 1.0, 1 / 3, 0.0])
+    # 8 s of 1,333 · 0.3 = 400 requests/s in groups of 4: 4 standard deviations of a ratio are 7 %.
+    for name, ideal in row.ideal_by_criticality.items():
+        assert row.success_by_criticality[name] == pytest.approx(ideal, abs=0.1)
+
+
+def test_users_are_served_wholly_where_their_calls_share_their_luck() -> None:
+    shared = told("fanout").row.users_by_criticality["SHEDDABLE_PLUS"]
+    scenario = shipped("fanout", *SMALL["fanout"], "workload.shares_luck=false")
+    alone = simulate(scenario, policy="probing", load=2.0, seed=SEED).row
+
+    # A third of the calls, and of the users if it is those of the same users; otherwise 0.33⁴.
+    assert shared >= 0.2
+    assert alone.users_by_criticality["SHEDDABLE_PLUS"] <= 0.1
+
+
 def test_after_overload_all_is_well_within_five_seconds() -> None:
     for name in ("overload", "retry-storm"):
         seconds = told(name).row.recovery_seconds
@@ -423,6 +502,16 @@ def test_only_the_noisy_customer_notices() -> None:
 def test_sporadic_clients_that_ask_first_keep_the_backends_busy() -> None:
     # The agreed 0.90; of 8 s · 25 requests/s = 200, √200 = 7 % is chance, and twice that allowed.
     assert told("sporadic-clients").row.goodput_ratio >= 0.90 - 2 * 0.07
+
+
+def test_who_sends_seldom_fares_like_who_sends_often() -> None:
+    success = told("mixed-clients").row.success_by_client_rate
+
+    # The agreed 10 points, and 4 standard deviations of a criticality's 0.3 · 8,000 / 2 requests,
+    # of which about half are served: 4 · √(0.25 / 1200) = 6 %.
+    assert [*success] == ["CRITICAL_PLUS", "CRITICAL", "SHEDDABLE_PLUS", "SHEDDABLE"]
+    for name, halves in success.items():
+        assert halves["seldom"] == pytest.approx(halves["often"], abs=0.16), name
 
 
 def test_a_storm_of_connections_costs_no_more_than_accepting_them() -> None:

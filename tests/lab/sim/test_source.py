@@ -230,6 +230,29 @@ def test_a_request_carries_its_deadline_and_whether_it_may_be_repeated() -> None
         assert request == Request(deadline_at=at + 2.5, idempotent=True)
 
 
+def users_of(*, shares_luck: bool) -> list[list[Request]]:
+    """Return what users send, four calls each."""
+    workload = WorkloadConfig(calls_per_user=4, shares_luck=shares_luck)
+    sent = arrivals(Scenario(title="users", seconds=30.0, workload=workload))
+    assert_near(len(sent.requests), 30_000)
+    calls: dict[float, list[Request]] = {}
+    for at, request in sent.requests:
+        calls.setdefault(at, []).append(request)
+    assert {len(group) for group in calls.values()} == {4}
+    return list(calls.values())
+
+
+def test_all_calls_of_a_user_come_at_once_and_have_the_same_luck() -> None:
+    users = users_of(shares_luck=True)
+
+    assert all(len({request.luck for request in calls}) == 1 for calls in users)
+    assert len({calls[0].luck for calls in users}) == 64
+
+
+def test_without_a_users_luck_each_call_has_one_of_its_own() -> None:
+    assert {request.luck for calls in users_of(shares_luck=False) for request in calls} == {None}
+
+
 def test_a_surge_in_a_scenario_begins_and_ends() -> None:
     scenario = Scenario(
         title="surge",

@@ -98,6 +98,9 @@ def test_five_hundred_seeds_draw_everything_there_is() -> None:
         seen["criticalities", len(scenario.workload.criticalities)] += 1
         seen["services", len(scenario.services)] += 1
         seen["cost", scenario.backends.cost.kind] += 1
+        seen["limits_queue", scenario.backend_task.limits_queue] += 1
+        seen["shares_luck", scenario.workload.shares_luck] += 1
+        seen["users", scenario.workload.calls_per_user > 1] += 1
         seen["quota", scenario.backend_task.quota is not None] += 1
         seen["datacenters", bool(scenario.datacenters)] += 1
         seen["overload", load > 1.0] += 1
@@ -117,7 +120,18 @@ def test_five_hundred_seeds_draw_everything_there_is() -> None:
     wanted += [("faults", number) for number in range(5)]
     kinds = ("constant", "exponential", "lognormal", "bounded_pareto")
     wanted += [("cost", kind) for kind in kinds]
-    parts = ("quota", "datacenters", "overload", "antagonists", "restarts", "bursts", "customers")
+    parts = (
+        "limits_queue",
+        "shares_luck",
+        "users",
+        "quota",
+        "datacenters",
+        "overload",
+        "antagonists",
+        "restarts",
+        "bursts",
+        "customers",
+    )
     wanted += [(part, is_there) for part in (*parts, "idempotent") for is_there in (True, False)]
     # The rarest, three services, is drawn with 0.3 / 3: 50 of 500, and below 20 never.
     assert {what: seen[what] for what in wanted if seen[what] < 20} == {}

@@ -26,6 +26,7 @@ def backend(instance: str, *, utilization: float, lame: float = 0.0, ok: float =
             "backend_lame_duck": lame,
             "backend_active_requests": 7,
             "backend_degrading": 1,
+            "backend_cut": 1.4,
         }
 
     return sight(page(**at(100 + ok)), page(**at(100)), instance=instance)
@@ -45,6 +46,7 @@ def client(instance: str, *, first: float, again: float, refused: float = 0.0) -
             'client_backends{state="refusing"}': 1,
             'client_throttle_probability{criticality="sheddable"}': 0.25,
             "client_throttled_customers": 2,
+            "client_line": 0.25,
             "client_active_requests": 3,
         }
 
@@ -84,7 +86,7 @@ def test_a_backend() -> None:
     (shown,) = only(make_facts([backend("b1", utilization=0.9, ok=40)], at=0.0)).backends
 
     assert (shown.instance, shown.state, shown.utilization) == ("b1", "healthy", 0.9)
-    assert (shown.active, shown.is_degrading) == (7, True)
+    assert (shown.active, shown.cut, shown.is_degrading) == (7, 1.4, True)
     assert shown.ok_per_second == 40 / 2
     assert shown.admitted_per_second == 2 * 40 / 2
     assert shown.rejected_per_second == 3 * 40 / 2
@@ -99,6 +101,7 @@ def test_a_client() -> None:
     assert shown.refused_per_second == 10 / 2
     assert shown.retry_ratio == 0.04
     assert (shown.healthy, shown.lame_ducks, shown.refusing) == (5, 2, 1)
+    assert shown.line == 0.25
     assert shown.throttle_probability["sheddable"] == 0.25
     assert shown.throttle_probability["critical"] is None
     assert shown.throttled_customers == 2
@@ -134,6 +137,7 @@ def test_a_backend_that_answers_no_more_stays_in_the_table() -> None:
 
     (shown,) = only(facts).backends
     assert (shown.state, shown.utilization, shown.admitted_per_second) == ("no answer", None, None)
+    assert shown.cut is None
     assert [end.problem for end in facts.end_points] == ["no answer within 1 s"]
 
 

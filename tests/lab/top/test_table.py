@@ -59,7 +59,7 @@ def test_a_long_name_gives_way_to_the_figures() -> None:
     (line,) = [line for line in text.splitlines() if line.startswith("a-service")]
     assert line.split()[0].endswith("…")
     assert line.split()[1] == "healthy"
-    assert line.split()[-1] == "yes"
+    assert line.split()[-2:] == ["S+", "40%"]
 
 
 def test_where_there_is_no_room_trouble_is_shown_first() -> None:
@@ -114,7 +114,7 @@ def test_what_is_not_known_is_no_zero() -> None:
     text = drawn(make_facts([sight(page(backend_utilization=0.5), instance="b1")], at=0.0))
 
     (line,) = [line for line in text.splitlines() if line.startswith("b1")]
-    assert line.split() == ["b1", "unknown", "████████", "50%", "–", "–", "–", "–", "–", "–"]
+    assert line.split() == ["b1", "unknown", "████████", "50%", *["–"] * 7]
 
 
 def test_nothing_at_all() -> None:
@@ -184,6 +184,26 @@ def test_cells() -> None:
     ]  # fmt: skip
     assert CELLS.ratio(0.0123) == "1.2%"
     assert CELLS.name("x" * 100) == "x" * 80 + "…"
+
+
+@pytest.mark.parametrize(
+    ("cut", "expected"),
+    [
+        pytest.param(None, "–", id="unknown"),
+        pytest.param(0.0, "nothing", id="calm"),
+        pytest.param(0.004, "nothing", id="less than can be shown"),
+        pytest.param(0.4, "S 40%", id="some of the lowest"),
+        pytest.param(1.0, "S 100%", id="the end of a criticality is not the next one's beginning"),
+        pytest.param(1.004, "S 100%", id="nor is what rounds to it"),
+        pytest.param(1.4, "S+ 40%", id="all of the lowest, some of the next"),
+        pytest.param(2.75, "C 75%", id="most of the third"),
+        pytest.param(4.0, "C+ 100%", id="everything"),
+        pytest.param(7.0, "C+ 100%", id="more than there is"),
+        pytest.param(-1.0, "nothing", id="less than there is"),
+    ],
+)
+def test_what_is_below_a_cut_line(cut: float | None, expected: str) -> None:
+    assert CELLS.cut(cut) == expected
 
 
 @pytest.mark.parametrize(

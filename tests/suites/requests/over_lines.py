@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import evenly
@@ -23,9 +25,9 @@ _REFUSALS = {
     Act.DONT_RETRY: Reason.DONT_RETRY,
     Act.OUT_OF_QUOTA: Reason.OUT_OF_QUOTA,
 }
-# Without signals a backend refuses nothing, however busy the machine is.
+# A backend refuses nothing, however busy the machine is.
 _CONFIG = BackendConfig(
-    task=BackendTaskConfig(utilization=UtilizationConfig(signals={})),
+    task=BackendTaskConfig(limits_queue=False, utilization=UtilizationConfig(signals={})),
     probe=ProbeConfig(is_on=False),
 )
 
@@ -58,12 +60,21 @@ class Backend:
             assert backend.active == 0
             backend.close()
 
-    def _admit_or_refuse(self, request: Request, attempt: int = 1) -> Admission | Rejection:
+    def _admit_or_refuse(
+        self,
+        request: Request,
+        attempt: int = 1,
+        *,
+        luck: float | None = None,
+        line: float = 0.0,
+    ) -> Admission | Rejection:
         act = self._script.next[0] if self._script.next else self._script.then
         reason = _REFUSALS.get(act)
         if reason is None:
-            return self._admit(request, attempt)
+            return self._admit(request, attempt, luck=luck, line=line)
         self._script.arrive(self.address, "")
+        if act is Act.DONT_RETRY and self._backend is not None:
+            self._backend.runtime.combine = partial(replace, cut=4.0)  # It says that it does.
         return Rejection(reason, retryable=reason is Reason.OVERLOADED)
 
     async def _do(self, do: Any) -> object:

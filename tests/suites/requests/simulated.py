@@ -65,6 +65,8 @@ class Backend:
     def _act(self, job: Job, act: Act) -> None:
         if act is Act.DIE:
             self.machine.crash()
+        if act is Act.DONT_RETRY and self.machine.process is not None:
+            job.report = replace(self.machine.process.task.report(), cut=4.0)  # It says so.
         job.outcome = _OUTCOMES[act]
         self.machine.stage.events.after(job.call.caller.delay(), job.come_back)
 

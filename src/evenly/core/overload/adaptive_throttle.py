@@ -94,13 +94,10 @@ class AdaptiveThrottle(Throttle):
         self.cause = Cause.REJECTIONS
 
     def admit(
-        self,
-        criticality: Criticality,
-        customer: str,
-        now: float,
-        seconds_left: float = math.inf,
+        self, level: float, customer: str, now: float, seconds_left: float = math.inf
     ) -> bool:
         """Decide by equation 21-1; count the request at once if it is rejected."""
+        criticality = Criticality(int(level))
         if self._customers.throttles and not self._customers.admit(criticality, customer, now):
             self.cause = Cause.QUOTA
             return False

@@ -39,6 +39,8 @@ __all__ = ["NoThrottle", "Throttle", "ThrottleSnapshot"]
 class ThrottleSnapshot:
     """Show what a throttle does now."""
 
+    line: float = 0.0
+    """The level below which nothing is sent, because backends would refuse it."""
     rejection_probabilities: tuple[float, ...]
     """By criticality: how likely a request of it is rejected here, if its customer has quota."""
     throttled_customers: tuple[str, ...] = ()
@@ -61,13 +63,13 @@ class Throttle(abc.ABC):
     cause: Cause = Cause.REJECTIONS
     """Why `admit` or `admit_asked` said no the last time."""
 
+    def line(self, now: float) -> float:
+        """Return the level below which nothing is sent, because backends would refuse it."""
+        return 0.0
+
     @abc.abstractmethod
     def admit(
-        self,
-        criticality: Criticality,
-        customer: str,
-        now: float,
-        seconds_left: float = math.inf,
+        self, level: float, customer: str, now: float, seconds_left: float = math.inf
     ) -> bool:
         """Decide whether a request may leave this process: its first attempt, not its retries.
 
@@ -88,28 +90,28 @@ class Throttle(abc.ABC):
         `allowed_seconds` is the time that its (last) attempt had, where it ended in a TIMEOUT.
         """
 
-    def record_report(self, admits: int, now: float) -> None:
-        """Learn which criticalities a backend admits: bit i stands for `Criticality(i)`."""
+    def record_report(self, cut: float, now: float) -> None:
+        """Learn below which level a backend refuses."""
 
-    def should_ask(self, criticality: Criticality, now: float) -> bool:
+    def should_ask(self, level: float, now: float) -> bool:
         """Return whether to probe backends before sending this request."""
         return False
 
     def admit_asked(
         self,
-        criticality: Criticality,
+        level: float,
         customer: str,
-        admits: int | None,
+        cut: float | None,
         now: float,
         seconds_left: float = math.inf,
         *,
         is_admitted: bool = False,
     ) -> bool:
-        """Decide after asking: `admits` is the union of the answers, `None` if nobody answered.
+        """Decide after asking: `cut` is the lowest of the answers, `None` if nobody answered.
 
         `is_admitted` says that `admit` has said yes already, and only the answers are new.
         """
-        return is_admitted or self.admit(criticality, customer, now, seconds_left)
+        return is_admitted or self.admit(level, customer, now, seconds_left)
 
     @abc.abstractmethod
     def is_normal(self, now: float) -> bool:
@@ -127,11 +129,7 @@ class NoThrottle(Throttle):
     __slots__ = ()
 
     def admit(
-        self,
-        criticality: Criticality,
-        customer: str,
-        now: float,
-        seconds_left: float = math.inf,
+        self, level: float, customer: str, now: float, seconds_left: float = math.inf
     ) -> bool:
         """Return True."""
         return True

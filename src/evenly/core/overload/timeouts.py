@@ -53,8 +53,8 @@ class Timeouts:
     """Refuse requests by equation 21-1 where most of what is sent fails, and some of it times out.
 
     A timeout speaks of requests that would not wait longer, or not much: up to 2 to 4 times as
-    long.  An accept counts for every higher criticality, as in `SendGates`, and a criticality is
-    refused no less than a higher one.
+    long.  An accept counts for every higher criticality, as with `CustomerGates`, and a criticality
+    is refused no less than a higher one.
 
     It is made at the first timeout and knows nothing from before, so that it costs nothing where
     there are none.

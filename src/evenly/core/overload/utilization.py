@@ -11,13 +11,12 @@ ramp (low, high) of a criticality, the probability of refusing a request is
 
 A ramp begins only where the one below has ended, so a criticality is refused only where all lower
 ones are refused entirely.  A maximum over signals keeps that: the signal that makes a p positive
-makes all lower ones 1.
+makes all lower ones 1.  That is what a cut-line says too (`cut_line.py`), at
 
-The value is an average, and an average is late: until it has risen, a burst fills the queue with
-requests that should have been refused, and then CRITICAL_PLUS is refused for them.  So where the
-present value of a prompt signal is beyond the foot of CRITICAL's ramp, everything but CRITICAL_PLUS
-is refused at once; unless whoever records it knows that it is harmless, as a short wait is.
-Degrading is decided here too, from a value of its own.
+    cut = Σ p over the criticalities
+
+so what the signals refuse and what the queue refuses are one comparison.  Degrading is decided here
+too, from a value of its own.
 """
 
 from __future__ import annotations
@@ -51,7 +50,6 @@ __all__ = [
 
 # Beyond any signal, and far enough from the largest float that no sum overflows.
 _MOST = 1e15
-_RUNNABLE = "runnable"
 _UNKNOWN = -1.0  # a signal's value without a recent record; real values are never negative
 
 
@@ -72,9 +70,7 @@ class UtilizationSnapshot:
     """Show the signals and what follows from them."""
 
     signals: Mapping[str, SignalSnapshot]
-    rejection_probabilities: tuple[float, ...]
-    """One per criticality, SHEDDABLE first."""
-    admits: int
+    cut: float
     should_degrade: bool
     value: float
 
@@ -88,7 +84,6 @@ class _Signal:
         "degrade_at",
         "ignored",
         "last",
-        "present",
         "provisioned",
         "recorded_at",
     )
@@ -107,7 +102,6 @@ class _Signal:
             self.calm_most = _calm_most(low, self.degrade_at)
         self.average = DecayingAverage(config.decay_seconds)
         self.last = 0.0
-        self.present = 0.0
         self.recorded_at = -math.inf
         self.ignored = 0
 
@@ -121,21 +115,14 @@ class _Signal:
 class Utilization:
     """Smooth the signals, and say what to refuse.
 
-    Reading costs one comparison and one look into a list, whatever the number of signals: what
-    follows from them is computed at most once per `refresh_seconds`, and when an unknown signal
-    becomes known, or a prompt one is recorded that is not calm.  While all are calm, that is below
-    whatever something follows from, so are their averages until another value is recorded, and
-    nothing is computed at all.
+    While all signals are calm, that is below whatever something follows from, so are their averages
+    until another value is recorded, and nothing is computed at all.
     """
 
     __slots__ = (
-        "_admits",
         "_config",
-        "_fresh_until",
         "_is_maximum",
         "_probabilities",
-        "_refresh_seconds",
-        "_runnable_alike",
         "_should_degrade",
         "_signals",
         "is_calm",
@@ -144,26 +131,19 @@ class Utilization:
     def __init__(self, config: UtilizationConfig) -> None:
         self._config = config
         self._is_maximum = config.combine == "maximum"
-        self._refresh_seconds = config.refresh_seconds
         self._signals = {name: _Signal(signal, config) for name, signal in config.signals.items()}
         self.is_calm = False
         """Whether it is known that nothing is refused, and nothing degraded."""
-        self._fresh_until = -math.inf
         self._probabilities = [0.0] * len(Criticality)
-        self._admits = 0b1111
         self._should_degrade = False
-        self._runnable_alike = 0.0
 
     def check(self, name: str) -> None:
         """Raise unless there is such a signal."""
         if name not in self._signals:
             raise UsageError(f"unknown signal {name!r}; there are {', '.join(self._signals)}")
 
-    def record(self, name: str, value: float, now: float, *, is_harmless: bool = False) -> None:
-        """Say that a signal has this value from now on; what is no such value is counted.
-
-        A harmless one refuses nothing at once, though it goes into the average.
-        """
+    def record(self, name: str, value: float, now: float) -> None:
+        """Say that a signal has this value from now on; what is no such value is counted."""
         self.check(name)
         signal = self._signals[name]
         if not (isinstance(value, (int, float)) and 0.0 <= value <= _MOST):  # NaN fails
@@ -173,30 +153,18 @@ class Utilization:
         # value did not hold all the while.
         if abs(now - signal.recorded_at) > signal.config.expiry_seconds:
             signal.average = DecayingAverage(signal.config.decay_seconds)
-            self._fresh_until = -math.inf
             self.is_calm = False
         signal.average.record(now, value)
         signal.last = value
-        signal.present = 0.0 if is_harmless else value
-        # A burst comes within one refresh: each of its requests is decided about with those before
-        # it counted.
-        is_urgent = signal.config.is_prompt and not is_harmless
-        if value > signal.calm_most and (self.is_calm or is_urgent):
-            self._fresh_until = -math.inf
+        if value > signal.calm_most:
             self.is_calm = False
         signal.recorded_at = now
 
-    def rejection_probability(self, criticality: Criticality, now: float) -> float:
-        """Return the probability with which to refuse a request of this criticality."""
-        if now >= self._fresh_until:
+    def cut(self, now: float) -> float:
+        """Return the level below which requests are refused: the sum of the probabilities."""
+        if not self.is_calm:
             self._refresh(now)
-        return self._probabilities[criticality]
-
-    def admits(self, now: float) -> int:
-        """Return the criticalities that are never refused now: bit i is `Criticality(i)`."""
-        if now >= self._fresh_until:
-            self._refresh(now)
-        return self._admits
+        return sum(self._probabilities)
 
     def should_degrade(self, now: float) -> bool:
         """Return whether answers should be cheaper than usual.
@@ -204,19 +172,9 @@ class Utilization:
         It changes nothing, so that handlers may ask from any thread.  While another one records,
         the answer may be that of a moment before.
         """
-        if now < self._fresh_until:
-            return self._should_degrade
-        return any(signal.value(now) >= signal.degrade_at for signal in self._signals.values())
-
-    def runnable_alike(self, now: float) -> float:
-        """Return what `runnable` per core would refuse what the other signals refuse; 0 for none.
-
-        A backend that is short of memory, or of something of its own, has an empty queue: clients
-        that send where the queue is shortest would all send there.
-        """
-        if now >= self._fresh_until:
-            self._refresh(now)
-        return self._runnable_alike
+        return not self.is_calm and any(
+            signal.value(now) >= signal.degrade_at for signal in self._signals.values()
+        )
 
     def value(self, now: float) -> float:
         """Return the CPU rate in units of what is provisioned; 0.0 where it is unknown."""
@@ -226,6 +184,7 @@ class Utilization:
 
     def snapshot(self, now: float) -> UtilizationSnapshot:
         """Return the signals and what follows from them."""
+        self._refresh(now)
         values = {name: signal.value(now) for name, signal in self._signals.items()}
         return UtilizationSnapshot(
             signals={
@@ -234,20 +193,17 @@ class Utilization:
                 )
                 for name, signal in self._signals.items()
             },
-            admits=self.admits(now),
-            rejection_probabilities=tuple(self._probabilities),
+            cut=sum(self._probabilities),
             should_degrade=self._should_degrade,
             value=self.value(now),
         )
 
     def _refresh(self, now: float) -> None:
-        self._fresh_until = now + self._refresh_seconds
         probabilities = [0.0] * len(Criticality)
-        of_others = [0.0] * len(Criticality)
         should_degrade = False
         is_calm = True
-        largest = present = _UNKNOWN
-        for name, signal in self._signals.items():
+        largest = _UNKNOWN
+        for signal in self._signals.values():
             value = signal.value(now)
             # The average is between what it was at the last record and the value recorded, until
             # the next one, wherever the clock goes.  An unknown one counts too: it is known again
@@ -257,47 +213,21 @@ class Utilization:
                 is_calm = False
             if value == _UNKNOWN:
                 continue
-            if name != _RUNNABLE:
-                _raise_to(of_others, signal.config.ramps, value)
             should_degrade |= value >= signal.degrade_at
             if self._is_maximum:
                 largest = max(largest, value / signal.provisioned)
-                if signal.config.is_prompt:
-                    present = max(present, signal.present / signal.provisioned)
             else:
                 _raise_to(probabilities, signal.config.ramps, value)
-                if signal.config.is_prompt:
-                    _raise_at_once(probabilities, signal.config.ramps, signal.present)
         if self._is_maximum:
             _raise_to(probabilities, self._config.ramps, largest)
-            _raise_at_once(probabilities, self._config.ramps, present)
-        if is_calm:
-            self._fresh_until = math.inf
         self.is_calm = is_calm
         self._should_degrade = should_degrade
         self._probabilities = probabilities
-        self._runnable_alike = self._find_runnable_alike(of_others)
-        self._admits = sum(1 << i for i, refused in enumerate(probabilities) if refused == 0.0)
-
-    def _find_runnable_alike(self, refused: list[float]) -> float:
-        runnable = self._signals.get(_RUNNABLE)
-        if runnable is None or not refused[0]:
-            return 0.0
-        highest = max(i for i, probability in enumerate(refused) if probability)
-        ramp = runnable.config.ramps[highest]
-        return ramp.low + refused[highest] * (ramp.high - ramp.low)
 
 
 def _calm_most(low: float, degrade_at: float) -> float:
     # From `degrade_at` on answers are degraded, while a ramp begins behind its foot.
     return min(low, math.nextafter(degrade_at, -math.inf))
-
-
-def _raise_at_once(probabilities: list[float], ramps: Ramps, present: float) -> None:
-    """Let a present value beyond the foot of CRITICAL's ramp refuse all but CRITICAL_PLUS."""
-    if present > ramps[Criticality.CRITICAL].low:
-        for criticality in range(Criticality.CRITICAL_PLUS):
-            probabilities[criticality] = 1.0
 
 
 def _raise_to(probabilities: list[float], ramps: Ramps, value: float) -> None:

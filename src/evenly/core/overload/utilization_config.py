@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 from evenly.core import check
 from evenly.core.criticality import Criticality
@@ -57,11 +57,15 @@ class SignalConfig:
     degrade_at: float | None = None
     """The value from which answers are degraded; `None`: the foot of the SHEDDABLE ramp."""
     decay_seconds: float = 1.0
-    is_prompt: bool = False
-    """Whether a present value beyond the foot of the CRITICAL ramp refuses at once, before the
-    average gets there, everything but CRITICAL_PLUS."""
     expiry_seconds: float = 5.0
     """A signal not recorded for so long is unknown, and refuses nothing: its reader is stuck."""
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, **settings: object) -> SignalConfig:
+            """Say what to do instead of a setting that is gone."""
+            check.gone(settings, {"is_prompt": "what is prompt is the queue, and has a cut-line"})
+            return object.__new__(cls)
 
     def __post_init__(self) -> None:
         if len(self.ramps) != len(Criticality):
@@ -75,16 +79,8 @@ class SignalConfig:
 def default_signals() -> dict[str, SignalConfig]:
     """Return the signals of a backend that says nothing else; add your own to the copy."""
     return {
-        # Requests on a CPU or waiting for one, per core: the book's executor load average.
-        "runnable": SignalConfig(
-            ramps=(Ramp(1.5, 2.0), Ramp(2.0, 2.75), Ramp(2.75, 4.0), Ramp(4.0, 8.0)),
-            decay_seconds=0.1,
-            # At the onset of 5 × the capacity, a tenth of a second lets in enough to refuse
-            # CRITICAL_PLUS for a second (scenarios/overload.toml: 0.34 of it succeeded).
-            is_prompt=True,
-        ),
         # CPU rate over the CPUs reserved.  A CPU-bound backend at its full rate has exactly 1.0 and
-        # nobody waiting; any ramp below would shed what runnable admits.  So these begin above, by
+        # nobody waiting; any ramp below would shed what the queue admits.  So these begin above, by
         # what a reader that straddles two quota periods of 0.1 s can be wrong after decay: 10 %.
         # They matter where a backend may borrow CPU that can be taken back.
         "cpu": SignalConfig(ramps=(Ramp(1.1, 1.2), Ramp(1.2, 1.3), Ramp(1.3, 1.5), Ramp(1.5, 2.0))),
@@ -111,20 +107,28 @@ class UtilizationConfig:
     each value is divided by the foot of its signal's CRITICAL ramp, and the largest quotient goes
     through `ramps`.  That foot is what the signal is provisioned for: "Services are expected to
     provision enough capacity for all expected CRITICAL and CRITICAL_PLUS traffic" (book)."""
-    # CRITICAL and above as for runnable (2.75, 4 and 8 over 2.75).  Below, later than there: at
-    # 1.5 / 2.75 = 0.55 of its provision, memory for one is still plentiful.
+    # Late for the lower ones: at 0.55 of its provision, memory for one is still plentiful.
     ramps: Ramps = (Ramp(0.8, 0.9), Ramp(0.9, 1.0), Ramp(1.0, 1.45), Ramp(1.45, 2.9))
     """The common ramps of `maximum`, in units of what is provisioned."""
     degrade_at: float | None = None
     """For `maximum`, in the same unit; `None`: the foot of the SHEDDABLE ramp."""
-    refresh_seconds: float = 0.005
-    """Decisions are computed anew at most so often: a twentieth of the shortest decay."""
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, **settings: object) -> UtilizationConfig:
+            """Say what to do instead of a setting that is gone."""
+            check.gone(settings, {"refresh_seconds": "decisions are made anew every 10 ms"})
+            return object.__new__(cls)
 
     def __post_init__(self) -> None:
         if self.combine not in ("individual", "maximum"):
             raise ConfigError(f"combine must be 'individual' or 'maximum', not {self.combine!r}")
-        check.number("refresh_seconds", self.refresh_seconds, 0.0, 1.0)
         common = SignalConfig(ramps=self.ramps, degrade_at=self.degrade_at)
+        if "runnable" in self.signals:
+            raise ConfigError(
+                "utilization.signals: 'runnable' has no ramps any more: the queue's cut-line needs"
+                " no setting; to refuse nothing because of the queue, set limits_queue=False"
+            )
         for name, signal in {**self.signals, "(all)": common}.items():
             for criticality, (below, ramp) in zip(
                 list(Criticality)[1:], pairwise(signal.ramps), strict=True

@@ -292,7 +292,7 @@ class AnyCall:
 
     def _options(self, attempt: Attempt) -> dict[str, Any]:
         now = time.monotonic()
-        return options_of(attempt.request, attempt.number, now, *self._given)
+        return options_of(attempt.request, attempt.number, now, *self._given, attempt.line)
 
     def _refuse(self, rejection: Rejection, code: grpc.StatusCode, details: str) -> None:
         """End a call that was never sent; interceptors see it like any that failed."""

@@ -101,12 +101,13 @@ def options_of(  # noqa: PLR0917 -- by position, which is faster
     metadata: Any,
     credentials: grpc.CallCredentials | None,
     compression: grpc.Compression | None,
+    line: float = 0.0,
 ) -> dict[str, Any]:
     """Return the keywords of gRPC's own call; what nobody asked for is left out, which is fast."""
     options: dict[str, Any] = {}
     if request.deadline_at is not None:
         options["timeout"] = request.deadline_at - now
-    ours = to_grpc(request, number)
+    ours = to_grpc(request, number, line)
     if ours:
         metadata = ours if metadata is None else (*metadata, *ours)
     if metadata is not None:

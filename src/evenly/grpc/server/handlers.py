@@ -173,13 +173,13 @@ class _MethodHandler(grpc.RpcMethodHandler):
         CPU's caches since the last one, and costs three times what it does in a loop of its own.
         """
         runtime = self._runtime
-        request, attempt, to_evenly = self._read(inner)
-        admission = runtime.task.admit(request, attempt)
+        request, attempt, to_evenly, luck, line = self._read(inner)
+        admission = runtime.task.admit(request, attempt, luck=luck, line=line)
         if type(admission) is Rejection:
             await self._wrapper.refuse(inner, admission, request, to_evenly=to_evenly)
         if not runtime.readings.is_timing:
             runtime.readings.begun()
-        scope = Serving(request, self._should_degrade)
+        scope = Serving(request, self._should_degrade, admission.luck)
         call = ServicerContext(inner, self._wrapper.trailers, admission, scope, to_evenly)
         if not runtime.gate.try_enter():
             await self._wrapper.wait_for_turn(call)

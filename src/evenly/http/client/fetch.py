@@ -198,7 +198,8 @@ class Fetch(Timed):
         if link is None:
             return self._not_sent(None)
         message = self._message
-        head = message.head(self._request, attempt.number, service.loop.time(), link.host)
+        now = service.loop.time()
+        head = message.head(self._request, attempt.number, now, link.host, attempt.line)
         connection = link.pool.try_acquire()
         is_old = connection is not None
         try:

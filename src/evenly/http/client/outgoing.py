@@ -14,6 +14,7 @@ from evenly.core.request import Request
 from evenly.errors import ConfigError
 from evenly.http.client.errors import Phase
 from evenly.http1.head import WITH_BODY, request_head
+from evenly.wire.level import LEVEL_KEY
 from evenly.wire.metadata import (
     ATTEMPT_COUNT_KEY,
     BAGGAGE_KEY,
@@ -33,7 +34,8 @@ PIECE_BYTES: Final = 65_536
 """What a connection takes at once; more of a body has to wait until some of it has gone out."""
 
 _OURS: Final = frozenset(
-    key.encode() for key in (CRITICALITY_KEY, CUSTOMER_KEY, DEADLINE_KEY, ATTEMPT_COUNT_KEY)
+    key.encode()
+    for key in (CRITICALITY_KEY, CUSTOMER_KEY, DEADLINE_KEY, ATTEMPT_COUNT_KEY, LEVEL_KEY)
 )
 _AGENT_NAME: Final = b"user-agent"
 _BAGGAGE: Final = BAGGAGE_KEY.encode()
@@ -77,9 +79,9 @@ class Prepared:
         """All lines but those that depend on the request."""
         self.baggage = b",".join(baggage)
 
-    def own(self, request: Request, number: int, now: float) -> bytes:
+    def own(self, request: Request, number: int, now: float, line: float) -> bytes:
         """Return the lines that depend on the attempt."""
-        entries = to_http(request, number, now)
+        entries = to_http(request, number, now, line)
         baggage = self.baggage
         if not baggage:
             # These need no check: they were checked where they are made.
@@ -194,11 +196,13 @@ class Outgoing:
         body = self.body
         return not isinstance(body, Upload) or body.is_untouched
 
-    def head(self, request: Request, number: int, now: float, host: str) -> bytes:
+    def head(
+        self, request: Request, number: int, now: float, host: str, line: float = 0.0
+    ) -> bytes:
         """Return the head of one attempt; `host` is to be named where the user named none."""
         prepared = self._prepared
         first = _first_lines(self.method, self._target, prepared.host or host, self._length)
-        return first + self._block + prepared.own(request, number, now) + _END
+        return first + self._block + prepared.own(request, number, now, line) + _END
 
 
 # Most requests are like one of the last, and this is checked character by character.

@@ -9,22 +9,26 @@ from evenly.core.request import Request
 from evenly.http.server.asgi import Header, Scope
 from evenly.wire import metadata as wire
 from evenly.wire.known_claims import KnownClaims
+from evenly.wire.level import LEVEL_KEY, NO_LEVEL, TWICE, Levels, without_luck
 
 __all__ = ["Incoming"]
 
 _AGENT: Final = b"user-agent"
 _DEADLINE: Final = wire.DEADLINE_KEY.encode()
+_LEVEL: Final = LEVEL_KEY.encode()
+_BAGGAGE: Final = wire.BAGGAGE_KEY.encode()
 _READ: Final = frozenset(
     {
         wire.CRITICALITY_KEY.encode(),
         wire.CUSTOMER_KEY.encode(),
         wire.ATTEMPT_COUNT_KEY.encode(),
-        wire.BAGGAGE_KEY.encode(),
+        _BAGGAGE,
         _DEADLINE,
+        _LEVEL,
         _AGENT,
     }
 )
-# Of what a hostile client repeats; there are four names besides.
+# Of what a hostile client repeats; there are four names besides these three.
 _READ_MOST: Final = 16
 # So many digits are less than a month, beyond which a deadline is none.
 _PLAIN_DIGITS: Final = 9
@@ -48,17 +52,21 @@ class Incoming:
         # Envoy counts attempts from 1.
         self._known = KnownClaims[bytes | _Headers](_claims, first_attempt=1)
         self._seconds = _Seconds()
+        self._levels = Levels()
 
-    def read(  # noqa: C901 -- written out: once per request
+    def read(  # noqa: C901, PLR0912 -- written out: once per request
         self, scope: Scope
-    ) -> tuple[Request, int, bool, float | None]:
-        """Return the request, its attempt number, whether its client is ours, and the seconds left.
+    ) -> tuple[Request, int, bool, float | None, float | None, float]:
+        """Return the request, its attempt number, whether its client is ours, and three more.
 
-        The request is shared by all that say the same, and so has no deadline.
+        Those are the seconds left, the luck and the client's line.  The request is shared by all
+        that say the same, and so has neither deadline nor luck.
         """
         said: _Headers = ()
         agent: bytes | None = None
         deadline_ms: bytes | None = None
+        level: object = None
+        luck_in_baggage: float | None = None
         for name, value in scope.get("headers") or ():
             if name in _READ:
                 # The first one counts, as everywhere.
@@ -68,22 +76,35 @@ class Incoming:
                 elif name == _DEADLINE:
                     if deadline_ms is None:
                         deadline_ms = value
+                elif name == _LEVEL:
+                    level = value if level is None else TWICE
                 elif len(said) < _READ_MOST:
-                    said += ((name, value),)
+                    rest = value
+                    if name == _BAGGAGE:
+                        rest, luck = without_luck(value)
+                        luck_in_baggage = luck if luck_in_baggage is None else luck_in_baggage
+                    said += ((name, rest),)
         if agent is None:
             agent = b""
         # Most say no more than who they are.
         beliefs = self._known[(*said, (_AGENT, agent)) if said else agent]
         request, attempt = beliefs.if_trusted
-        if beliefs.if_not is not None and not self._is_trusted(scope):
+        luck, line = NO_LEVEL
+        if level is not None or luck_in_baggage is not None:
+            luck, line = self._levels.of(level)
+            luck = luck_in_baggage if luck is None else luck
+            if not self._is_trusted(scope):
+                luck, line = NO_LEVEL
+                request, attempt = beliefs.if_not or beliefs.if_trusted
+        elif beliefs.if_not is not None and not self._is_trusted(scope):
             request, attempt = beliefs.if_not
-        if deadline_ms is None:
-            return request, attempt, beliefs.is_evenly, None
-        try:
-            seconds_left = self._seconds[deadline_ms]
-        except TypeError:  # It cannot be looked up, and so is no text of a header.
-            seconds_left = None
-        return request, attempt, beliefs.is_evenly, seconds_left
+        seconds_left: float | None = None
+        if deadline_ms is not None:
+            try:
+                seconds_left = self._seconds[deadline_ms]
+            except TypeError:  # It cannot be looked up, and so is no text of a header.
+                seconds_left = None
+        return request, attempt, beliefs.is_evenly, seconds_left, luck, line
 
     def _is_trusted(self, scope: Scope) -> bool:
         client = scope.get("client")

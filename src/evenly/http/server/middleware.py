@@ -182,8 +182,8 @@ class Middleware:
             await self._endpoints.answer(path, send)
             return
         read, app = self._read, self.app
-        request, attempt, to_evenly, seconds_left = read(scope)
-        served = self._task.admit(request, attempt, Served, seconds_left)
+        request, attempt, to_evenly, seconds_left, luck, line = read(scope)
+        served = self._task.admit(request, attempt, Served, seconds_left, luck=luck, line=line)
         if type(served) is not Served:
             await self._answers.refuse(served, request, scope, send, to_evenly=to_evenly)
             return

@@ -60,9 +60,9 @@ class Served(Admission):
     held: list[Message] | None
     """A response that is not sent yet, if there is one; see `send`."""
 
-    def should_degrade(self) -> bool:
+    def should_degrade(self, level: float) -> bool:
         """Return whether a cheaper answer is wanted now."""
-        return self.answers.should_degrade()
+        return self.answers.should_degrade(level)
 
     async def receive(self) -> Message:
         """Receive for the application, and notice that the client has left."""

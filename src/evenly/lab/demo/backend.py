@@ -143,8 +143,7 @@ class Backend:
     def _changed(self) -> None:
         if self._runtime is not None and not self._given["is_real_cpu"]:
             machine = self._machine
-            runnable = machine.busy + machine.waiting if self._is_protected else 0
-            self._runtime.record_signal("runnable", runnable)
+            self._runtime.record_signal("runnable", machine.busy + machine.waiting)
 
     def _tick(self) -> None:
         asyncio.get_running_loop().call_later(_SIGNAL_SECONDS, self._tick)
@@ -186,6 +185,7 @@ class Backend:
                 limits = dict.fromkeys(limits, _UNLIMITED)
             with self._runtime.lock:
                 self._runtime.task.update_quotas(limits)
+                self._runtime.task.limits_queue = is_on
             self._changed()
 
     def _report(self) -> dict[str, Any]:
@@ -199,6 +199,7 @@ class Backend:
             "utilization": round(utilization, 4),
             "active": 0 if shown is None else shown.active,
             "waiting": self._machine.waiting,
+            "cut": 0.0 if shown is None else round(shown.cut, 4),
             "ok": self._tally.ok,
             "failed": self._tally.failed,
             "rejected": self._tally.rejected,

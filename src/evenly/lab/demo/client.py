@@ -221,6 +221,7 @@ class Client:
             "is_protected": self._is_protected,
             **self._tally.shown(),
             "subset": _subset(shown),
+            "line": round(shown.throttle.line, 4),
             "throttle_probability": {
                 level.name: round(shown.throttle.rejection_probabilities[level], 4)
                 for level in Criticality

@@ -199,6 +199,7 @@ class Frames:
             "utilization": _short(_number(said.get("utilization"))),
             "active": int(_number(said.get("active"))),
             "waiting": int(_number(said.get("waiting"))),
+            "cut": _short(_number(said.get("cut"))),
             "ok": _short(since.count("ok") * per),
             "failed": _short(since.count("failed") * per),
             "rejected": _short(since.count("rejected") * per),
@@ -349,6 +350,7 @@ def _client_row(
         "ok": _short(since.count("ok") * per),
         "subset": [backend for backend, _ in subset],
         "states": {backend: str(entry.get("state")) for backend, entry in subset},
+        "line": _short(_number(line.get("line"))),
         "throttle_probability": {
             criticality: _short(_number(probability.get(criticality)))
             for criticality in CRITICALITIES

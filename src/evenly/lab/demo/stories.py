@@ -289,22 +289,24 @@ _OVERLOAD = Story(
             seconds=12,
         ),
         Step(
-            text="Who is refused?  SHEDDABLE first, then SHEDDABLE_PLUS, then some of CRITICAL."
-            "  CRITICAL_PLUS goes through: what matters least pays for what matters most.",
-            panels=("refused-criticality",),
+            text="Who is refused?  Each backend and client has one line and refuses what is below"
+            " it.  All lines are together in CRITICAL: everything SHEDDABLE is refused, and most of"
+            " CRITICAL.  CRITICAL_PLUS goes through: what matters least pays for what matters"
+            " most.",
+            panels=("refused-now", "refused-criticality"),
             seconds=12,
         ),
         Step(
             text="Where are they refused?  Mostly “throttled”: in the client, before anything is"
-            " sent.  To refuse costs a backend work, too; clients that hear “no” often stop"
-            " asking.",
+            " sent.  To refuse costs a backend work, too; so each answer tells where the backend's"
+            " line is, and clients do not send what is below.",
             panels=("refused-where", "clients"),
             seconds=12,
         ),
         Step(
             text="The load is back at 70 %.  Within seconds nothing is refused any more: there is"
             " no queue to work off.",
-            panels=("requests", "refused-where"),
+            panels=("requests", "refused-now"),
             actions=(_do("load", load=USUAL_LOAD),),
             seconds=12,
         ),

@@ -6,25 +6,18 @@ Nothing here decides anything or is asked by anyone; a checker believes only wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, final
 
-from evenly.core.criticality import Criticality
-from evenly.lab.sim.inversion import Fared, inversion_chance
-from evenly.lab.sim.recorder import Second
+from evenly.lab.sim.order import Order
 from evenly.lab.sim.scenario import Scenario
 
 __all__ = ["Checkers"]
 
 # Beyond so many of a kind, more of the same says nothing new.
 _SHOWN = 3
-# Two success ratios are out of order when chance would do that less often than so: a swarm of 1,000
-# runs compares about 100,000 pairs.
-_CHANCE = 1e-9
 # The budget's resolution: a balance is a whole number of millionths of a retry.
 _PARTS: Final = 1_000_000
-# What a backend may say that it admits: no criticality without all higher ones.
-_ORDERED_ADMITS: Final = (0b1111, 0b1110, 0b1100, 0b1000, 0b0000)
 
 
 @final
@@ -49,9 +42,8 @@ class Checkers:
         self._first_parts = round(retry.initial_balance * _PARTS)
         self._parts_per_request = round(retry.budget_ratio * _PARTS)
         self._most_parts = round(retry.max_balance * _PARTS)
-        # The book's equation keeps no order: where nothing is accepted, it refuses R / (R + 1) of a
-        # criticality of which it has seen R requests, and so the rare ones least.
-        self._is_ordered = scenario.client_task.throttle.name != "adaptive"
+        self.order = Order(scenario, self.violated)
+        """Sees that the higher level goes first."""
         self._begun = 0
         self._ended = 0
         self._accounts: dict[str, _Account] = {}
@@ -132,14 +124,7 @@ class Checkers:
             " another backend was healthy",
         )
 
-    def reported(self, backend: str, admits: int, now: float) -> None:
-        """See which criticalities a backend says that it admits: bit i is `Criticality(i)`."""
-        if admits not in _ORDERED_ADMITS:
-            self.violated(
-                "criticality inversion", f"{backend} admitted {admits:04b} at {now:.3f} s"
-            )
-
-    def finished(self, actives: Iterable[tuple[str, int]], seconds: Sequence[Second]) -> None:
+    def finished(self, actives: Iterable[tuple[str, int]]) -> None:
         """See the world at its end.
 
         `actives` says for everyone that counts active requests how many it counts too many.
@@ -151,34 +136,3 @@ class Checkers:
         for name, active in actives:
             if active:
                 self.violated("active counts", f"{name} counts {active} active requests too many")
-        self._check_order(seconds)
-
-    def _check_order(self, seconds: Sequence[Second]) -> None:
-        """See whether a criticality was refused more than a lower one, in any second or in all.
-
-        What a request's criticality is does not depend on when or by whom it is sent; so where
-        refusals know no criticality, they hit all alike, over any stretch.  Timeouts do not count:
-        where a slow backend takes a request in, one that it refuses may fare better elsewhere.
-        """
-        if not self._is_ordered:
-            return
-        for at, second in enumerate(seconds):
-            self._compare(f"in second {at}", [second])
-        self._compare("in all", seconds)
-
-    def _compare(self, when: str, seconds: Sequence[Second]) -> None:
-        fared = [
-            Fared(
-                sum(second.offered[criticality] for second in seconds),
-                sum(second.refused[criticality] for second in seconds),
-            )
-            for criticality in Criticality
-        ]
-        for higher in list(Criticality)[1:]:
-            for lower in list(Criticality)[:higher]:
-                if inversion_chance(fared[lower], fared[higher]) < _CHANCE:
-                    self.violated(
-                        "criticality inversion",
-                        f"{when}, {fared[higher]} of {higher.name} and {fared[lower]} of"
-                        f" {lower.name} were refused",
-                    )

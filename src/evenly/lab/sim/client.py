@@ -118,10 +118,12 @@ class Client:
         if isinstance(step, Attempt):
             self._send(call, exchange, step)
         elif isinstance(step, Ask):
+            call.asked = self._checkers.order.asked(self.task, step)
             wait = Wait(self._events, exchange, step, partial(self._go_on, call, exchange))
             for backend in step.backends:
                 self._send_probe(backend, wait)
         elif isinstance(step, Park):
+            call.asked = None  # It will be begun anew.
             self._connect()  # It may have a backend tried.
         elif step.outcome is not None:
             self._end(call, step.outcome)
@@ -129,6 +131,14 @@ class Client:
             reason = step.rejection.reason
             if reason is Reason.THROTTLED:
                 self._recorder.second.throttled += 1
+                self._checkers.order.throttled(
+                    self.name,
+                    self.task,
+                    call.request,
+                    step.rejection,
+                    asked=call.asked,
+                    now=self._events.now,
+                )
             elif reason is Reason.NO_BACKEND:
                 self._connect()  # It may have one tried.
             self._end(call, reason)
@@ -159,6 +169,8 @@ class Client:
         if call.job is None or call.job.outcome is not _NOT_SENT:
             call.attempts += 1
             self._checkers.sent(self.name, call.attempts, attempt.number, now)
+            if call.job is None or (call.job.outcome and call.job.outcome.is_rejection):
+                self._checkers.order.sent(self.name, attempt, call.asked, now)
         elif attempt.number != call.attempts:
             what = f"{self.name} calls attempt {call.attempts} its {attempt.number}. elsewhere"
             self._checkers.violated("attempts", what)

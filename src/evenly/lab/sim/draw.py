@@ -120,6 +120,8 @@ def _draw_workload(luck: Luck) -> WorkloadConfig:
         idempotent=luck.chance(0.5),
         bursts=bursts,
         wait_for_ready=luck.chance(0.2),
+        calls_per_user=luck.whole(2, 5) if luck.chance(0.2) else 1,
+        shares_luck=luck.chance(0.7),
     )
 
 

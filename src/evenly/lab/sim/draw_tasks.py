@@ -48,11 +48,8 @@ def draw_backend_task(luck: Luck, *, customers: Sequence[str], cpus: float) -> B
     """Draw how every backend behaves; `cpus` is what customers may be promised parts of."""
     first_attempts = luck.one_of((1000, luck.size(10, 1000)))
     return BackendTaskConfig(
-        runnable_slack=luck.one_of((4.0, luck.number(0.0, 8.0))),
-        utilization=UtilizationConfig(
-            combine="maximum" if luck.chance(0.2) else "individual",
-            refresh_seconds=luck.one_of((0.005, 0.0, 0.05)),
-        ),
+        limits_queue=not luck.chance(0.1),
+        utilization=UtilizationConfig(combine="maximum" if luck.chance(0.2) else "individual"),
         quota=_draw_quota(luck, customers, cpus) if customers and luck.chance(0.5) else None,
         attempts=AttemptHistogramConfig(
             first_attempts=first_attempts,

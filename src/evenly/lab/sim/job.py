@@ -12,6 +12,7 @@ from evenly.core.balancing.membership import ConnectionEvent
 from evenly.core.exchange import Exchange
 from evenly.core.report import LoadReport
 from evenly.core.request import Outcome, Reason, Request
+from evenly.lab.sim.order import Asked
 from evenly.lab.sim.recorder import Second
 
 if TYPE_CHECKING:  # A job knows where it is; where it is imports jobs.
@@ -44,6 +45,7 @@ class Call:
     """Be one request, from the call site's begin to its end."""
 
     __slots__ = (
+        "asked",
         "attempts",
         "begun_at",
         "caller",
@@ -74,6 +76,8 @@ class Call:
         self.second = second
         self.attempts = 0
         """How many were begun; one that could not be sent is the same elsewhere."""
+        self.asked: Asked | None = None
+        """What was asked before it was sent."""
         self.exchange: Exchange | None = None
         """What decides about it; `None` where an oracle does."""
         self.job: Job | None = None
@@ -94,6 +98,7 @@ class Job:
         "is_parked",
         "is_second_half",
         "left_seconds",
+        "line",
         "machine",
         "number",
         "outcome",
@@ -107,6 +112,7 @@ class Job:
         self.attempt = attempt
         self.machine = machine
         self.number = 1 if attempt is None else attempt.number
+        self.line = 0.0 if attempt is None else attempt.line
         self.outcome: Outcome | None = None
         self.report: LoadReport | None = None
         self.process: Process | None = None

@@ -11,6 +11,12 @@ from evenly.lab.sim.fault_config import FaultConfig, FaultInTurn, MomentaryFault
 from evenly.lab.sim.recorder import Second
 from evenly.lab.sim.result import Row, Series
 from evenly.lab.sim.scenario import Scenario
+from evenly.lab.sim.success import (
+    ideal_by_criticality,
+    success_by_client_rate,
+    success_by_criticality,
+    users_by_criticality,
+)
 
 __all__ = ["measure_row", "measure_series", "measured_span"]
 
@@ -48,9 +54,8 @@ def measure_row(
     """Sum up the measured part of a run."""
     begin, end = measured_span(scenario)
     span = seconds[begin:end]
-    offered = [sum(second.offered[c] for second in span) for c in Criticality]
-    succeeded = [sum(second.succeeded[c] for second in span) for c in Criticality]
-    requests = sum(offered)
+    requests = sum(sum(second.offered) for second in span)
+    succeeded = sum(sum(second.succeeded) for second in span)
     possible = min(requests, scenario.capacity * len(span))
     latencies = sorted(latency for second in span for latency in second.latencies)
     even = samples.windows(begin, end)
@@ -61,16 +66,17 @@ def measure_row(
         requests=sum(sum(second.offered) for second in seconds),
         cpu_seconds_spent=cpu_seconds_spent,
         goodput_ratio=sum(second.completed for second in span) / possible if possible else 1.0,
-        errors_ratio=1.0 - sum(succeeded) / requests if requests else 0.0,
+        errors_ratio=1.0 - succeeded / requests if requests else 0.0,
         p50_seconds=quantile(latencies, 0.5) if latencies else None,
         p99_seconds=quantile(latencies, 0.99) if latencies else None,
         p99_over_ideal=None,
         cpu_p95_over_p5=None if even is None else even.p95_over_p5,
         cpu_max_over_min=None if even is None else even.max_over_min,
         wasted_ratio=None if even is None else even.wasted_ratio,
-        success_by_criticality={
-            c.name: succeeded[c] / offered[c] for c in reversed(Criticality) if offered[c]
-        },
+        success_by_criticality=success_by_criticality(span),
+        ideal_by_criticality=ideal_by_criticality(scenario, load),
+        users_by_criticality=users_by_criticality(span),
+        success_by_client_rate=success_by_client_rate(span),
         attempts_per_request=_per_request((second.attempts for second in span), requests),
         probes_per_request=_per_request((second.probes for second in span), requests),
         recovery_seconds=_recovery_seconds(scenario, seconds),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Below", "Process"]
 
 _RUNNABLE = "runnable"
-_ALL = 0b1111  # Every criticality is admitted, as is usual.
 
 
 class Below(Protocol):
@@ -61,12 +60,11 @@ class Process:
         self.is_dead = False
         self.fails_fast = False
         self._events = events
-        self._checkers = machine.stage.checkers
+        self._order = machine.stage.checkers.order
         self._config = config
         self._cores = config.cores
         self._mean_seconds = config.cost.mean_seconds
         self._has_middle = config.io_seconds > 0.0 or below is not None
-        self._says_runnable = _RUNNABLE in machine.task_config.utilization.signals
         self._speed = speed
         self._busy = 0
         self._busy_seconds = 0.0
@@ -121,7 +119,11 @@ class Process:
             self._inbox.append(job)
             return
         job.process = self
-        decision = self.task.admit(job.call.request, job.number)
+        request = job.call.request
+        decision = self.task.admit(request, job.number, line=job.line)
+        self._order.decided(
+            self.machine.backend.address, self.task, request, decision, self._events.now
+        )
         if isinstance(decision, Rejection):
             job.outcome = decision.outcome
             self._put_first(job, self._config.reject_cost_ratio * self._mean_seconds)
@@ -298,11 +300,8 @@ class Process:
                 work.ends_at = now + work.left_seconds / self._speed
                 self._running[work] = None
                 events.at(work.ends_at, work.finish_turn)
-        if self._says_runnable:
-            waiting = len(queue) + (
-                self._urgent_seconds / self._mean_seconds if self._urgent else 0
-            )
-            self.task.record_signal(_RUNNABLE, self._busy + waiting)
+        waiting = len(queue) + (self._urgent_seconds / self._mean_seconds if self._urgent else 0)
+        self.task.record_signal(_RUNNABLE, self._busy + waiting)
 
     def _take_next_step(self, job: Job) -> bool:
         """Let a request go on after a turn; return whether it is over."""
@@ -311,7 +310,8 @@ class Process:
         if job.outcome is None and self._has_middle and not job.is_second_half:
             self._away[job] = None
             if self.below is not None:
-                self.below.issue(job.call.request, partial(self._came_from_below, job))
+                # With the luck that it was admitted with.
+                self.below.issue(job.admission.request, partial(self._came_from_below, job))
             else:
                 self._events.after(self.machine.draw_io_seconds(), job.resume)
             return False
@@ -343,9 +343,7 @@ class Process:
         self._work()
 
     def _answer(self, job: Job) -> None:
-        report = job.report = self.task.report()
-        if report.admits != _ALL:
-            self._checkers.reported(self.machine.backend.address, report.admits, self._events.now)
+        job.report = self.task.report()
         job.process = None
         self.machine.left(self)
         self._events.after(job.call.caller.delay(), job.come_back)

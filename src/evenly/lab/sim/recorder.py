@@ -29,8 +29,11 @@ class Second:
         "probes",
         "refused",
         "rejected",
+        "seldom_offered",
+        "seldom_succeeded",
         "succeeded",
         "throttled",
+        "users",
     )
 
     def __init__(self) -> None:
@@ -38,10 +41,15 @@ class Second:
         self.succeeded = [0] * len(Criticality)
         self.refused = [0] * len(Criticality)
         """Requests that came to nothing because somebody refused them."""
+        self.seldom_offered = [0] * len(Criticality)
+        self.seldom_succeeded = [0] * len(Criticality)
+        """Of these, those of client tasks that send seldom, where some send oftener."""
         self.latencies = array("d")
         """Of those that succeeded."""
         self.customers: dict[str, list[int]] = {}
         """Offered and succeeded, by customer, where there are several."""
+        self.users: dict[Criticality, list[int]] = {}
+        """Users offered and wholly served, where each makes several calls."""
         self.completed = 0
         """Requests that succeeded, whenever they began: goodput is work done in time."""
         self.attempts = 0

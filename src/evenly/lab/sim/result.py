@@ -40,6 +40,14 @@ class Row:
     wasted_ratio: float | None
     """Σ(CPU[0] − CPU[i]) over n · CPU[0], where task 0 is the most loaded (book)."""
     success_by_criticality: Mapping[str, float]
+    ideal_by_criticality: Mapping[str, float] = field(default_factory=dict)
+    """What a system gives that serves the highest criticality first, up to capacity; empty where
+    nothing has to be refused."""
+    users_by_criticality: Mapping[str, float] = field(default_factory=dict)
+    """Users all of whose calls succeeded, over all; empty where each makes one call."""
+    success_by_client_rate: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By criticality: the success of the client tasks that send `seldom` and `often`, of which each
+    have half of the requests; empty where all send alike."""
     attempts_per_request: float
     """Attempts that were sent to the lowest service, over the clients' requests."""
     probes_per_request: float

@@ -159,6 +159,18 @@ _BALANCE: Final = (
         of=lambda result: result.row.wasted_ratio,
     ),
 )
+_CLIENT_GAP: Final = RowFigure(
+    title="Most by which client tasks that send seldom and often differ in success",
+    heading="seldom\n/often",
+    unit="percent",
+    of=lambda result: max(
+        (
+            abs(success["seldom"] - success["often"])
+            for success in result.row.success_by_client_rate.values()
+        ),
+        default=None,
+    ),
+)
 _EFFORT: Final = (
     RowFigure(
         title="Attempts per request",
@@ -199,7 +211,8 @@ _COST: Final = (
 
 def figure_groups(results: Sequence[Result]) -> FigureGroups:
     """Return all figures but the customers'; which criticalities there are, the results say."""
-    return FigureGroups(_BALANCE, (GOODPUT, ERRORS, *_successes(results)), _EFFORT, _COST)
+    successes = (GOODPUT, ERRORS, *_successes(results), *_users(results), _CLIENT_GAP)
+    return FigureGroups(_BALANCE, successes, _EFFORT, _COST)
 
 
 def customer_figures(results: Sequence[Result]) -> list[RowFigure]:
@@ -242,3 +255,19 @@ def _successes(results: Sequence[Result]) -> list[RowFigure]:
         )
 
     return [success(name) for name in present] if len(present) > 1 else []
+
+
+def _users(results: Sequence[Result]) -> list[RowFigure]:
+    """Return a figure for the users of each criticality, where a user makes several calls."""
+    sent = {name for result in results for name in result.row.users_by_criticality}
+
+    def served(name: str) -> RowFigure:
+        return RowFigure(
+            title=f"Users wholly served, {name}",
+            heading=f"{_SHORT_NAMES[name]}\nusers",
+            unit="percent",
+            of=lambda result: result.row.users_by_criticality.get(name),
+            worst="lowest",
+        )
+
+    return [served(name) for name in _SHORT_NAMES if name in sent]

@@ -94,6 +94,10 @@ class WorkloadConfig:
     wait_for_ready: bool = False
     """Where there is no backend, requests wait for one until their time-out."""
     bursts: BurstConfig | None = None
+    calls_per_user: int = 1
+    """More: a user makes so many at once, and needs them all."""
+    shares_luck: bool = True
+    """Whether all calls of a user have the same luck; otherwise each is drawn by itself."""
 
     def __post_init__(self) -> None:
         for criticality, share in self.criticalities.items():
@@ -103,6 +107,7 @@ class WorkloadConfig:
         if self.customers and not sum(customer.share for customer in self.customers) > 0.0:
             raise ConfigError("customers must have at least one share above 0")
         check.number("timeout_seconds", self.timeout_seconds, 0.001, _MOST_SECONDS)
+        check.count("calls_per_user", self.calls_per_user, 1, 1000)
 
 
 @final

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from typing import Protocol, final
 
 from evenly.core.criticality import Criticality
+from evenly.core.level import draw_luck
 from evenly.core.request import Outcome, Reason, Request
 from evenly.lab.sim.job import Call
 from evenly.lab.sim.scenario import Scenario, WorkloadConfig
@@ -94,6 +96,17 @@ class Mix:
 
 
 @final
+class _User:
+    """Be one user's page, which takes several calls."""
+
+    __slots__ = ("calls", "served")
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+        self.served = 0
+
+
+@final
 class Source:
     """Be the call sites of one client task."""
 
@@ -106,6 +119,7 @@ class Source:
         requests_per_second: float,
         profile: Profile,
         mix: Mix,
+        is_seldom: bool = False,
     ) -> None:
         self.sender = sender
         """Where requests go: a client task that restarts is replaced here."""
@@ -113,7 +127,11 @@ class Source:
         self._events = stage.events
         self._rng = stage.rng(f"{name}/source")
         self._random = self._rng.random
-        self._requests_per_second = requests_per_second
+        self._luck = stage.rng(f"{name}/luck")
+        self._calls = stage.scenario.workload.calls_per_user
+        self._shares_luck = stage.scenario.workload.shares_luck
+        self._is_seldom = is_seldom
+        self._users_per_second = requests_per_second / self._calls
         self._profile = profile
         self._mix = mix
         self._timeout_seconds = stage.scenario.workload.timeout_seconds
@@ -144,7 +162,7 @@ class Source:
         while now < self._profile.end:
             if now >= self._until:
                 load, self._until = self._profile.piece(now)
-                self._rate = load * self._requests_per_second
+                self._rate = load * self._users_per_second
             rate = self._rate * self._mix.factor
             if rate > 0.0:
                 at = now - math.log(1.0 - self._random()) / rate
@@ -163,22 +181,50 @@ class Source:
         else:
             criticality = self._mix.criticality(self._random())
             customer = self._mix.customer(self._random())
+        if self._calls == 1:
+            self._issue(criticality, customer, None, self._ended)
+            return
+        # All calls of a user at once; whoever gets less than all has got nothing.
+        user = _User(self._calls)
+        luck = draw_luck(self._luck) if self._shares_luck else None
+        self._stage.recorder.second.users.setdefault(criticality, [0, 0])[0] += 1
+        for _ in range(self._calls):
+            self._issue(criticality, customer, luck, partial(self._ended_for, user))
+
+    def _issue(
+        self,
+        criticality: Criticality,
+        customer: str,
+        luck: float | None,
+        on_end: Callable[[Call, Outcome | Reason], None],
+    ) -> None:
         request = Request(
             criticality=criticality,
             customer=customer,
             deadline_at=self._events.now + self._timeout_seconds,
             idempotent=self._idempotent,
+            luck=luck,
         )
         second = self._stage.recorder.second
         second.offered[criticality] += 1
+        if self._is_seldom:
+            second.seldom_offered[criticality] += 1
         if self._has_customers:
             second.customers.setdefault(customer, [0, 0])[0] += 1
-        self.sender.issue(request, self._ended)
+        self.sender.issue(request, on_end)
+
+    def _ended_for(self, user: _User, call: Call, end: Outcome | Reason) -> None:
+        user.served += end is Outcome.OK
+        if user.served == user.calls:
+            call.second.users[call.request.criticality][1] += 1
+        self._ended(call, end)
 
     def _ended(self, call: Call, end: Outcome | Reason) -> None:
         second = call.second
         if end is Outcome.OK:
             second.succeeded[call.request.criticality] += 1
+            if self._is_seldom:
+                second.seldom_succeeded[call.request.criticality] += 1
             self._stage.recorder.second.completed += 1
             second.latencies.append(self._events.now - call.begun_at)
             if self._has_customers:

@@ -25,6 +25,7 @@ from evenly.lab.sim.scenario import OMNISCIENT, OMNISCIENT_LEAST_CPU, Scenario
 from evenly.lab.sim.service import ServiceConfig
 from evenly.lab.sim.source import Mix, Profile, Source
 from evenly.lab.sim.stage import Stage
+from evenly.lab.sim.success import seldom_senders
 
 __all__ = ["World"]
 
@@ -122,7 +123,7 @@ class World:
             for machine in fleet.machines:
                 if machine.process is not None:
                     actives += _surplus(machine.backend.address, machine.process)
-        self.stage.checkers.finished(actives, self.stage.recorder.seconds)
+        self.stage.checkers.finished(actives)
 
     # Services, from the lowest up.
 
@@ -182,6 +183,7 @@ class World:
         scenario = self._scenario
         events = self.stage.events
         rates = self._rates()
+        are_seldom = seldom_senders(rates)
         for index, rate in enumerate(rates):
             name = f"client-{index}"
             sender = self._make_sender(index, name)
@@ -192,6 +194,7 @@ class World:
                 requests_per_second=rate,
                 profile=profile,
                 mix=self._mix,
+                is_seldom=are_seldom[index],
             )
             self._senders.append(sender)
             self._sources.append(source)

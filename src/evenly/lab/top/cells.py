@@ -10,6 +10,7 @@ from rich.text import Text
 __all__ = ["Cells", "escaped"]
 
 _NAME_MAX = 40
+_MARKS = ("S", "S+", "C", "C+")  # as criticalities are numbered
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -74,6 +75,16 @@ class Cells:
         """Return a small fraction in per cent."""
         return self.none if value is None else f"{100.0 * value:.1f}%"
 
+    def cut(self, value: float | None) -> str:
+        """Return what is below a line: S+ 40% is all of SHEDDABLE, and 40% of SHEDDABLE_PLUS."""
+        if value is None:
+            return self.none
+        percent = min(round(100.0 * value), 100 * len(_MARKS))
+        if percent <= 0:
+            return "nothing"
+        rank = (percent - 1) // 100
+        return f"{_MARKS[rank]} {percent - 100 * rank}%"
+
     def duration(self, seconds: float) -> str:
         """Return a time in milliseconds, or in seconds from one on."""
         if seconds >= 1.0:
@@ -84,7 +95,7 @@ class Cells:
         """Return a utilization as a bar with its number: full at 100 %, and the number beyond."""
         if value is None:
             return Text(self.none)
-        width = 16 if self.is_wide else 8
+        width = 16 if self.is_wide else 6
         filled = min(1.0, max(0.0, value)) * width
         whole = int(filled)
         if self.is_ascii:

@@ -50,6 +50,8 @@ class BackendFacts:
     ok_per_second: float | None
     rejected_per_second: float | None
     cost_per_second: float | None
+    cut: float | None
+    """Its cut-line: requests below this level are rejected, 0 to 4."""
     is_degrading: bool | None
 
 
@@ -67,6 +69,8 @@ class ClientFacts:
     refused_per_second: float | None
     retry_ratio: float | None
     active: float | None
+    line: float | None
+    """Requests below this level are not sent, 0 to 4."""
     throttle_probability: dict[str, float | None]
     throttled_customers: float | None
     """Customers with a throttle of their own, because they are out of quota."""
@@ -252,6 +256,7 @@ def _backend(name: str, sight: Sight) -> BackendFacts:
         ok_per_second=sight.rate(name, "evenly_backend_requests_total", outcome="ok"),
         rejected_per_second=sight.rate(name, "evenly_backend_rejected_total"),
         cost_per_second=sight.rate(name, "evenly_backend_cost_seconds_total"),
+        cut=sight.gauge(name, "evenly_backend_cut"),
         is_degrading=None if degrading is None else degrading > 0.0,
     )
 
@@ -270,6 +275,7 @@ def _client(name: str, sight: Sight) -> ClientFacts:
         refused_per_second=sight.rate(name, "evenly_client_refused_total"),
         retry_ratio=ratio(again, first),
         active=sight.gauge(name, "evenly_client_active_requests"),
+        line=sight.gauge(name, "evenly_client_line"),
         throttle_probability={
             label: sight.gauge(name, "evenly_client_throttle_probability", criticality=label)
             for _, label in LEVELS

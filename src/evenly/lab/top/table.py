@@ -27,7 +27,7 @@ PROBLEMS_ON_SCREEN = 3
 _CUSTOMERS_MAX = 8
 _LEVELS = ("critical_plus", "critical", "sheddable_plus", "sheddable")
 _LEVEL_MARKS = {"critical_plus": "C+", "critical": "C", "sheddable_plus": "S+", "sheddable": "S"}
-_WIDE = 115
+_WIDE = 120
 
 
 @final
@@ -173,7 +173,9 @@ def _backends(backends: Iterable[BackendFacts], cells: Cells) -> Table:
     if cells.is_wide:
         _number_columns(table, cells, "ok/s")
     _number_columns(table, cells, "rejected/s", "CPU/s")
-    table.add_column("degrading" if cells.is_wide else "deg.", no_wrap=True)
+    table.add_column("refuses", no_wrap=True)
+    if cells.is_wide:
+        table.add_column("degrading", no_wrap=True)
     for each in backends:
         table.add_row(
             _name(each.instance, cells),
@@ -184,9 +186,16 @@ def _backends(backends: Iterable[BackendFacts], cells: Cells) -> Table:
             *([cells.rate(each.ok_per_second)] if cells.is_wide else []),
             cells.rate(each.rejected_per_second),
             cells.cost(each.cost_per_second),
-            cells.none if each.is_degrading is None else "yes" if each.is_degrading else "",
+            cells.cut(each.cut),
+            *([_degrading(each, cells)] if cells.is_wide else []),
         )
     return table
+
+
+def _degrading(backend: BackendFacts, cells: Cells) -> str:
+    if backend.is_degrading is None:
+        return cells.none
+    return "yes" if backend.is_degrading else ""
 
 
 def _state(backend: BackendFacts, cells: Cells) -> Text:

@@ -765,7 +765,7 @@ def test_the_trim_of_a_backend_that_refuses_comes_down() -> None:
         view.report = LoadReport(utilization=1.0, qps=100.0)
         view.reported_at = START
     assert views["a"].report is not None
-    views["a"].report = replace(views["a"].report, admits=0b1110)
+    views["a"].report = replace(views["a"].report, cut=1.0)
     policy.wake(START + 1.0)
 
     assert (views["a"].trim, views["b"].trim) == pytest.approx((0.49, 0.98))
@@ -774,7 +774,7 @@ def test_the_trim_of_a_backend_that_refuses_comes_down() -> None:
 def test_a_refusing_backend_stays_trimmed_down() -> None:
     policy, views = policy_of("a")
     views["a"].trim = -1.0
-    views["a"].report = LoadReport(utilization=1.0, qps=100.0, admits=0b1000)
+    views["a"].report = LoadReport(utilization=1.0, qps=100.0, cut=3.0)
     views["a"].reported_at = START
     policy.wake(START + 1.0)
 

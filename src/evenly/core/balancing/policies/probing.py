@@ -40,7 +40,7 @@ from evenly.core.balancing.policies.weighted_least_loaded import WeightedLeastLo
 from evenly.core.balancing.roster import Roster
 from evenly.core.balancing.view_heap import ViewHeap
 from evenly.core.balancing.weights import WeightConfig, Weights, scale_to_mean
-from evenly.core.report import ADMITS_ALL, LoadReport
+from evenly.core.report import LoadReport
 from evenly.core.window import TokenBucket
 
 __all__ = ["Probing", "ProbingConfig"]
@@ -388,7 +388,7 @@ class Probing(Policy):
             view.trim = 0.0 if is_new else config.trim_keep_ratio * view.trim
         for view, used in known:
             trim = view.trim + gain * math.log(usual / used)
-            if trim > 0.0 and view.report is not None and view.report.admits != ADMITS_ALL:
+            if trim > 0.0 and view.report is not None and view.report.cut > 0.0:
                 trim *= _REFUSING_KEEP_RATIO
             view.trim = min(config.trim_limit, max(-config.trim_limit, trim))
         for view in views:

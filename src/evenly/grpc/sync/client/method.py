@@ -56,7 +56,8 @@ class CallOptions:
     def of(self, attempt: Attempt) -> dict[str, Any]:
         """Return what to tell gRPC about an attempt."""
         given = (self._metadata, self._credentials, self._compression)
-        return options_of(attempt.request, attempt.number, time.monotonic(), *given)
+        now = time.monotonic()
+        return options_of(attempt.request, attempt.number, now, *given, attempt.line)
 
 
 class Method:

@@ -213,13 +213,15 @@ class _Served:
             meter = self._metering.next()
         answer: Admission | Rejection
         if arrival is None or arrival.admission is None:
-            read, attempt, to_evenly = self._read(context)
+            read, attempt, to_evenly, luck, line = self._read(context)
             request = _with_deadline(read, context)
             with runtime.lock:
                 runtime.readings.record_runnable()
-                answer = runtime.admit(request, attempt)
+                answer = runtime.admit(request, attempt, luck=luck, line=line)
         else:
             answer, to_evenly = arrival.admission, arrival.to_evenly
+            if arrival.says_level and not self._reception.is_level_of_friend(context):
+                answer.luck = None  # It was believed, and is not passed on.
             request = _with_deadline(answer.request, context)
             if request.deadline_at is not None and request.deadline_at <= time.monotonic():
                 with runtime.lock:
@@ -227,7 +229,8 @@ class _Served:
                 answer = _EXPIRED
         if type(answer) is Rejection:
             self._reception.refuse(context, answer, request, to_evenly=to_evenly)
-        return _Call(answer, Serving(request, runtime.should_degrade), meter, to_evenly)
+        scope = Serving(request, runtime.should_degrade, answer.luck)
+        return _Call(answer, scope, meter, to_evenly)
 
     def _ended(self, call: _Call, context: Any) -> None:
         """End a request whose handler has returned."""

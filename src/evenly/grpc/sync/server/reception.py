@@ -8,6 +8,10 @@ either: gRPC lets a method have a pool of its own, and the one of refusals runs 
 What arrives is the method and the metadata.  Of a request that claims to be CRITICAL_PLUS, or a
 retry, or somebody's, one has to know from whom it comes, and that gRPC says only in the pool:
 such a request is admitted there.
+
+Luck and line are carried by whatever is sent for another request, so nearly all would be admitted
+there where it is full.  They are believed when they arrive, and looked at when gRPC says who said
+them, accepted or refused.  Once a stranger has, all that come with them are admitted in the pool.
 """
 
 from __future__ import annotations
@@ -60,11 +64,15 @@ class _Arriving:
 class Arrival:
     """Be one request from its arrival until its handler begins, or it is given up."""
 
-    __slots__ = ("admission", "is_begun", "to_evenly")
+    __slots__ = ("admission", "is_begun", "says_level", "to_evenly")
 
-    def __init__(self, admission: Admission | None, *, to_evenly: bool) -> None:
+    def __init__(
+        self, admission: Admission | None, *, to_evenly: bool, says_level: bool = False
+    ) -> None:
         self.admission = admission
         """`None` if it is to be admitted by whoever knows its peer."""
+        self.says_level = says_level
+        """Whether its luck or line were believed of a peer that was not known."""
         self.to_evenly = to_evenly
         self.is_begun = False
         """Whether its handler has begun, and so whoever called that ends it."""
@@ -111,6 +119,7 @@ class Reception:
         self._runtime: BackendRuntime | None = None
         self._incoming: Incoming | None = None
         self._trailers: Trailers | None = None
+        self._believes_levels = True
 
     def open(self, runtime: BackendRuntime, incoming: Incoming, trailers: Trailers) -> None:
         """Say by whom requests are admitted."""
@@ -139,26 +148,31 @@ class Reception:
         if self._most is not None and runtime.active >= self._most:
             return self._refusing(_TOO_MANY, Request(), to_evenly=False)
         try:
-            request, attempt, to_evenly = incoming.read(_Arriving(metadata))
+            request, attempt, to_evenly, luck, line = incoming.read(
+                _Arriving(metadata), level_is_believed=self._believes_levels
+            )
         except _PeerIsUnknown:
             with runtime.lock:
                 runtime.arriving += 1  # It is here, though not admitted.
                 self._unbegun += 1
             self._arriving = Arrival(None, to_evenly=False)
             return None
+        says_level = luck is not None or line > 0.0
         with runtime.lock:
             runtime.readings.record_runnable()
-            answer = runtime.admit(request, attempt)
+            answer = runtime.admit(request, attempt, luck=luck, line=line)
             if type(answer) is not Rejection:
                 self._unbegun += 1
-                self._arriving = Arrival(answer, to_evenly=to_evenly)
+                self._arriving = Arrival(answer, to_evenly=to_evenly, says_level=says_level)
                 return None
-        return self._refusing(answer, request, to_evenly=to_evenly)
+        return self._refusing(answer, request, to_evenly=to_evenly, says_level=says_level)
 
     def _refusing(
-        self, rejection: Rejection, request: Request, *, to_evenly: bool
+        self, rejection: Rejection, request: Request, *, to_evenly: bool, says_level: bool = False
     ) -> grpc.RpcMethodHandler:
         def refuse(_: object, context: Any) -> NoReturn:
+            if says_level:
+                self.is_level_of_friend(context)
             self.refuse(context, rejection, request, to_evenly=to_evenly)
 
         refuse.experimental_thread_pool = _AT_ONCE  # type: ignore[attr-defined]
@@ -177,6 +191,18 @@ class Reception:
             raise
 
     # Any thread.
+
+    def is_level_of_friend(self, context: Any) -> bool:
+        """Return whether luck and line that were believed came from a peer that is trusted.
+
+        If not, none are believed any more of peers that are not known.
+        """
+        incoming = self._incoming
+        assert incoming is not None  # noqa: S101  It has been opened.
+        is_trusted = incoming.is_trusted(context)
+        if not is_trusted:
+            self._believes_levels = False
+        return is_trusted
 
     def refuse(
         self,

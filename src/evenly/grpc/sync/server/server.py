@@ -13,7 +13,6 @@ import grpc
 
 from evenly.core.backend_task import BackendTaskConfig
 from evenly.core.observer import NO_OBSERVER, Observer
-from evenly.core.overload.utilization_config import UtilizationConfig
 from evenly.errors import ConfigError
 from evenly.grpc.common.names import HEALTH_SERVICE, is_exempt, name_of, split_address
 from evenly.grpc.common.options import server_options
@@ -258,7 +257,4 @@ def _default_task() -> BackendTaskConfig:
     return BackendTaskConfig(
         # Threads take turns in the interpreter: a process is about one core.
         cores=min(1.0, effective_cores()),
-        # gRPC's one thread gets its turn now and then, and brings all that arrived meanwhile: each
-        # is decided about with the ones before it counted, not on the state of 5 ms ago.
-        utilization=UtilizationConfig(refresh_seconds=0.0005),
     )

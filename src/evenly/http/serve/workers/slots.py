@@ -33,7 +33,7 @@ __all__ = [
 
 _CHECKSUM: Final = struct.Struct("<I")
 _HEAD: Final = struct.Struct("<QIH?xBxxx")
-_SLOT: Final = struct.Struct("<IIBB2x7d")
+_SLOT: Final = struct.Struct("<IIB3x8d")
 HEAD_SIZE: Final = _CHECKSUM.size + _HEAD.size
 SLOT_SIZE: Final = _CHECKSUM.size + _SLOT.size
 
@@ -109,11 +109,11 @@ def pack_slot(slot: Slot) -> bytes:
         _SLOT.pack(
             slot.pid,
             report.active,
-            report.admits,
             (_IS_LISTENING if slot.is_listening else 0)
             | (_IS_READY if slot.is_ready else 0)
             | (_IS_DRAINED if slot.is_drained else 0),
             slot.written_at,
+            report.cut,
             report.runnable,
             report.utilization,
             report.qps,
@@ -128,13 +128,13 @@ def unpack_slot(data: bytes) -> Slot | None:
     """Read one worker's part; `None` where it is not whole, or was never written."""
     if not _is_whole(data):
         return None
-    pid, active, admits, flags, written_at, runnable, utilization, qps, eps, latency, units = (
+    pid, active, flags, written_at, cut, runnable, utilization, qps, eps, latency, units = (
         _SLOT.unpack_from(data, _CHECKSUM.size)
     )
     try:
         report = LoadReport(
             active=active,
-            admits=admits,
+            cut=cut,
             runnable=runnable,
             utilization=utilization,
             qps=qps,

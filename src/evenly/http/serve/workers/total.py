@@ -6,12 +6,11 @@ the sum tells a client what it meets on average:
     active, runnable, qps, eps    their sums: with N workers N times as much is served
     utilization                   the mean of those that know theirs (0 is unknown)
     latency                       the mean, weighed by qps: that of a request, not of a worker
-    admits                        a criticality that at least half of the workers admit
+    cut                           the mean cut-line
 
-The last is the likelier answer.  One worker that is stuck must not make clients throttle what all
-others would take, and one idle worker must not invite what all others refuse; what the fewer say
-still reaches the client, as a rejection or as a response.  The order of criticalities is kept: if
-half admit one, they admit all higher ones.
+The last is a mean too.  One worker that is stuck must not make clients hold back what all others
+would take, and one idle worker must not invite what all others refuse.  Each refuses by its own
+cut-line all the same; what the fewer say still reaches the client, as a rejection or as a response.
 """
 
 from __future__ import annotations
@@ -23,12 +22,6 @@ from evenly.core.report import LoadReport
 
 __all__ = ["Total", "total_of"]
 
-# Four counts in one number, 16 bits each: how many workers admit each criticality.
-_LANE_BITS: Final = 16
-_LANE: Final = (1 << _LANE_BITS) - 1
-_LANES: Final = tuple(
-    sum((admits >> place & 1) << _LANE_BITS * place for place in range(4)) for admits in range(16)
-)
 # The bounds of a LoadReport, which a sum of reports could pass.
 _MOST_ACTIVE: Final = 2**32 - 1
 _MOST: Final = 1e15
@@ -53,7 +46,7 @@ class Total(NamedTuple):
     """qps × latency, ..."""
     spent_qps: float = 0.0
     """... and the qps in it."""
-    admitting: int = 0
+    cut: float = 0.0
 
     def plus(self, report: LoadReport) -> Total:
         """Return the sum with one report more."""
@@ -72,7 +65,7 @@ class Total(NamedTuple):
             self.latency_known + (latency_seconds > 0.0),
             self.spent + qps * latency_seconds,
             self.spent_qps + (qps if latency_seconds else 0.0),
-            self.admitting + _LANES[report.admits],
+            self.cut + report.cut,
         )
 
     def report(self, backend: LoadReport) -> LoadReport:
@@ -89,7 +82,7 @@ class Total(NamedTuple):
             sequence=backend.sequence,
             lame_duck=backend.lame_duck,
             probe_port=backend.probe_port,
-            admits=0b1111 if self.admitting == count * _LANES[0b1111] else self._admits(),
+            cut=self.cut / count,
             runnable=min(_MOST, self.runnable),
             active=min(_MOST_ACTIVE, self.active),
             utilization=self.utilization / max(1, self.utilization_known),
@@ -97,13 +90,6 @@ class Total(NamedTuple):
             eps=min(_MOST, self.eps),
             latency_seconds=latency_seconds,
             compute_units=self.compute_units / count,
-        )
-
-    def _admits(self) -> int:
-        return sum(
-            1 << place
-            for place in range(4)
-            if 2 * (self.admitting >> _LANE_BITS * place & _LANE) >= self.workers
         )
 
 

@@ -25,9 +25,10 @@ function ink(name) {
  * `series`: [{ label, colour: "--c1", line: "solid" | "dashed" | "dotted" | "none", fill, width,
  * isExact: not to be averaged in the legend, as a setting, or what is an average already }];
  * `values(frame, history)`: one number or null per series; `format(value)`; `least` and `most`: of
- * the top of the y axis; `bound`: { at, label } of a dashed line across; `isStacked`: areas on top
- * of each other; `summary(latest, columns, history)`: words, for everybody if `isSummarySeen`, else
- * for screen readers: the legend shows them to the others.
+ * the top of the y axis; `bound`: { at, label } of a dashed line across; `bands`: names of what lies
+ * between 0 and 1, 1 and 2 and so on; `isStacked`: areas on top of each other;
+ * `summary(latest, columns, history)`: words, for everybody if `isSummarySeen`, else for screen
+ * readers: the legend shows them to the others.
  */
 export class Chart {
   #spec;
@@ -190,11 +191,13 @@ export class Chart {
           size: 56,
           gap: 4,
           space: 36,
+          splits: this.#spec.bands && (() => [0, ...this.#spec.bands.map((_name, at) => at + 1)]),
           values: (_plot, splits) => splits.map((at) => (this.#spec.axis ?? this.#spec.format)(at)),
         },
       ],
       series: [{}, ...(this.#spec.isStacked ? series.reverse() : series)],
       hooks: {
+        drawClear: [(plot) => this.#drawBands(plot)],
         drawAxes: [(plot) => this.#drawMarks(plot), (plot) => this.#drawBound(plot)],
         setCursor: [(plot) => this.#hover(plot.cursor.idx)],
       },
@@ -223,6 +226,26 @@ export class Chart {
       this.#hovered = hovered;
       this.#showValues();
     }
+  }
+
+  /** Shade every other band, and write its name into each. */
+  #drawBands(plot) {
+    const { ctx, bbox } = plot;
+    const scale = globalThis.uPlot.pxRatio;
+    ctx.save();
+    ctx.font = `${11 * scale}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
+    ctx.textBaseline = "middle";
+    (this.#spec.bands ?? []).forEach((name, at) => {
+      const [bottom, top] = [at, at + 1].map((level) => plot.valToPos(level, "y", true));
+      if (at % 2 === 1) {
+        ctx.fillStyle = ink("--hover");
+        ctx.fillRect(bbox.left, top, bbox.width, bottom - top);
+      }
+      ctx.fillStyle = ink("--soft");
+      ctx.fillText(name, bbox.left + 4 * scale, (bottom + top) / 2);
+    });
+    ctx.restore();
   }
 
   /** Draw a dotted line where a person or a story did something. */

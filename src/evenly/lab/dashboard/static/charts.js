@@ -1,4 +1,4 @@
-// What the seven charts show.
+// What the eight charts show.
 
 import { Chart, top } from "./chart.js";
 import { byId, setText } from "./dom.js";
@@ -132,6 +132,45 @@ const refusedCriticality = {
   summary: inWords(CRITICALITIES, format.wholePercent),
 };
 
+/** From the lowest of some lines to the highest: "S+ 31 % to S+ 44 %". */
+function range(lines) {
+  const [least, most] = [format.below(lines?.least), format.below(lines?.most)];
+  return least === most ? most : `${least} to ${most}`;
+}
+
+const isRunning = (client) => client.pid !== null;
+
+/** The levels at which backends cut, and below which clients do not send. */
+function refusedNow(backends, clients) {
+  const lines = (rows, names, value) => {
+    const by = new Map(rows.map((row) => [row.name, row]));
+    return names.map((name) => (by.has(name) ? value(by.get(name)) : null));
+  };
+  return {
+    series: [
+      ...backends.map((name, at) => ({ label: name, ...lookOf(at), width: 1.25 })),
+      ...clients.map((name) => ({ label: name, colour: "--neutral", line: "dotted", width: 1.5 })),
+    ],
+    values: (frame) => [
+      ...lines(frame.backends, backends, (one) => (isServing(one) ? one.cut : null)),
+      ...lines(frame.clients, clients, (one) => (isRunning(one) ? one.line : null)),
+    ],
+    format: format.below,
+    axis: format.tick,
+    bands: [...CRITICALITIES].reverse(),
+    least: CRITICALITIES.length,
+    most: CRITICALITIES.length,
+    isSummarySeen: true,
+    summary: (latest) => {
+      const cuts = mostAndLeast(latest.slice(0, backends.length));
+      const held = mostAndLeast(latest.slice(backends.length));
+      return cuts === null
+        ? "No backend is serving."
+        : `Backends refuse ${range(cuts)}; clients hold back ${range(held)}.`;
+    },
+  };
+}
+
 function latency(timeoutSeconds) {
   const timeout = timeoutSeconds * 1000;
   return {
@@ -181,9 +220,11 @@ const attempts = {
 };
 
 export function makeCharts(plan, history) {
+  const backends = plan.backends.map(({ name }) => name);
   const specs = {
-    utilization: utilization(plan.backends.map(({ name }) => name)),
+    utilization: utilization(backends),
     requests,
+    "refused-now": refusedNow(backends, plan.clients),
     "refused-where": refusedWhere,
     "refused-criticality": refusedCriticality,
     latency: latency(plan.timeout_seconds),

@@ -34,6 +34,21 @@ export function wholePercent(share) {
   return isNumber(share) ? `${Math.round(share * 100)} %` : NOTHING;
 }
 
+const MARKS = ["S", "S+", "C", "C+"];
+
+/** What is below a line: 1.4 → "S+ 40 %" is all of SHEDDABLE, and 40 % of SHEDDABLE_PLUS. */
+export function below(line) {
+  if (!isNumber(line)) {
+    return NOTHING;
+  }
+  const value = Math.min(Math.round(line * 100), 100 * MARKS.length);
+  if (value <= 0) {
+    return "nothing";
+  }
+  const rank = Math.ceil(value / 100) - 1;
+  return `${MARKS[rank]} ${value - 100 * rank} %`;
+}
+
 export function milliseconds(value) {
   if (!isNumber(value)) {
     return NOTHING;

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from evenly.core.attempt import Attempt
@@ -111,14 +111,14 @@ class _Exchange:
         self, seed: int, backends: int, rejecting: int, attempts: AttemptHistogramConfig
     ) -> None:
         # Overloaded from the start: it will never be known what a request costs.
-        config = BackendTaskConfig(attempts=attempts, burst_seconds=0.0)
+        config = BackendTaskConfig(attempts=attempts)
         self.tasks = [
             BackendTask(config, clock=_clock, rng=random.Random(f"{seed}/backend-{i}"), boot=1)
             for i in range(backends)
         ]
         for index, task in enumerate(self.tasks):
             task.announce_healthy()
-            task.record_signal("runnable", _HOPELESS if index < rejecting else 0.0)
+            task.record_signal("memory", _HOPELESS if index < rejecting else 0.0)
         self._clients = [self._make_client(seed, index) for index in range(_CLIENTS)]
 
     def send(self, requests: int) -> int:
@@ -161,7 +161,8 @@ class _Exchange:
         client.take_connections()
         for backend, task in zip(backends, self.tasks, strict=True):
             client.record_connection(backend, ConnectionEvent.OPENED)
-            client.record_report(backend, task.report())
+            # The book's clients hear of no cut-line, and pass nobody over.
+            client.record_report(backend, replace(task.report(), cut=0.0))
         return client
 
 

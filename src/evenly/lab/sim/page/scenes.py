@@ -9,6 +9,7 @@ from typing import final
 from evenly.lab.sim.page.numbers import points_step
 from evenly.lab.sim.result import Result
 from evenly.lab.sim.scenario import OMNISCIENT
+from evenly.lab.sim.success import IDEAL
 
 __all__ = ["Scene", "is_omniscient", "label_of", "policies_of", "scenes_of", "seeds_of"]
 
@@ -77,4 +78,6 @@ def is_omniscient(policy: str) -> bool:
 
 def label_of(policy: str) -> str:
     """Return what stands beside its name: what it is the limit of, if it is of anything."""
+    if policy == IDEAL:
+        return "(priorities)"
     return "(latency limit)" if policy == OMNISCIENT else ""

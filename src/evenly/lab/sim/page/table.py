@@ -9,6 +9,7 @@ from evenly.lab.sim.page.scenes import Scene, label_of
 from evenly.lab.sim.page.units import NOTHING, escaped, said
 from evenly.lab.sim.result import Result
 from evenly.lab.sim.row_figures import Reading, RowFigure, Unit, customer_figures, figure_groups
+from evenly.lab.sim.success import IDEAL, ideal_result
 
 __all__ = ["scene_tables", "violations"]
 
@@ -22,6 +23,9 @@ def scene_tables(scene: Scene, seeds: Sequence[int]) -> str:
     """Return the table of one load, and with several seeds one more that shows each of them."""
     columns = [(_heading(policy), runs) for policy, runs in scene.runs.items()]
     caption = f"At {scene.load:g} times capacity"
+    ideal = ideal_result(result for _, runs in columns for result in runs)
+    if ideal is not None:
+        columns.append((_heading(IDEAL), (ideal,)))
     if len(seeds) == 1:
         return _table(f"{caption}, seed {seeds[0]}", columns)
     several = _table(f"{caption}: medians of {len(seeds)} seeds, and their range", columns)
