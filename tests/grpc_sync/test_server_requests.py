@@ -247,7 +247,7 @@ def test_a_refusal_says_so_in_everyones_words_before_anything_else(kind: str) ->
     assert trailers_of(error)["evenly-reject"] == "overloaded"
     report = parse_load(trailers_of(error)["evenly-load"])
     assert report is not None
-    assert report.cut == 255 / 64
+    assert report.cut == 4.0
     # In Trailers-Only form there is no initial metadata; C-core's retries depend on it.
     assert not error.initial_metadata()
     assert ran == []

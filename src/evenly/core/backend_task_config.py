@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from evenly.core import check
 from evenly.core.overload.cost import CostConfig
@@ -23,6 +23,7 @@ _INSTEAD: Final = dict.fromkeys(
 
 
 @final
+@check.gone(_INSTEAD)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendTaskConfig:
     """Set what one backend admits and reports."""
@@ -45,13 +46,6 @@ class BackendTaskConfig:
     """... and otherwise when there has been none for so long: one may be on its way."""
     probe_port: int | None = None
     """What is announced at first; see `announce_probe_port`."""
-
-    if not TYPE_CHECKING:  # It has no say in what the constructor takes.
-
-        def __new__(cls, **settings: object) -> BackendTaskConfig:
-            """Say what to do instead of a setting that is gone."""
-            check.gone(settings, _INSTEAD)
-            return object.__new__(cls)
 
     def __post_init__(self) -> None:
         check.number("cores", self.cores, 0.001, 100_000.0)

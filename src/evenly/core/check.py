@@ -6,11 +6,14 @@ The comparisons are written so that NaN fails them: it is inside no range.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from evenly.errors import ConfigError
 
 __all__ = ["count", "fraction", "gone", "number", "positive"]
+
+T = TypeVar("T")
 
 
 def number(name: str, value: float, low: float, high: float) -> None:
@@ -37,11 +40,20 @@ def count(name: str, value: int, low: int, high: int) -> None:
         raise ConfigError(f"{name} must be a whole number in [{low}, {high}], not {value!r}")
 
 
-def gone(settings: Iterable[str], instead: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for a setting that there was once, with what to do instead."""
-    for name in settings:
-        if name in instead:
-            raise ConfigError(f"{name} is gone: {instead[name]}")
+def gone(instead: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
+    """Have a config raise `ConfigError` for settings that it had once, with what to do instead."""
+
+    def decorate(config: type[T]) -> type[T]:
+        def new(cls: type[T], **settings: object) -> T:
+            for name in settings:
+                if name in instead:
+                    raise ConfigError(f"{name} is gone: {instead[name]}")
+            return object.__new__(cls)
+
+        config.__new__ = new  # type: ignore[method-assign, assignment]  # the constructor stays
+        return config
+
+    return decorate
 
 
 def _is_number(value: object) -> bool:

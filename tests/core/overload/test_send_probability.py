@@ -105,7 +105,19 @@ def test_a_clock_that_goes_back_does_no_harm() -> None:
     probability.reject(50.0)
     # g = 0: the weight is 7/8, and the factor 1.
     assert probability.value == pytest.approx(math.exp(-0.25 * (1 - RHO) * 0.875))
-    assert probability.answered_at == 100.0
+
+    probability.reject(100.1)  # 0.1 s after the last answer, whatever the clock said in between.
+    assert probability.value == pytest.approx(
+        math.exp(-0.25 * (1 - RHO) * (0.875 + 0.875 + 0.125 * (1.0 - 0.875)))
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["report_max_seconds", "growth_per_second", "growth_per_second_squared"]
+)
+def test_a_setting_that_is_gone_says_why(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is gone: the controller is for customers"):
+        SendProbabilityConfig(**{name: 1.0})
 
 
 @pytest.mark.parametrize(

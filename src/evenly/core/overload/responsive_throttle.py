@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from evenly.core import check
 from evenly.core.criticality import Criticality
@@ -29,6 +29,7 @@ __all__ = ["ResponsiveThrottle", "ResponsiveThrottleConfig"]
 
 
 @final
+@check.gone({"send_probability": "the line of reports is in its place, and has no setting"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsiveThrottleConfig:
     """Set the throttle of customers, the book's, and what happens where little is known."""
@@ -51,16 +52,6 @@ class ResponsiveThrottleConfig:
     ask_after_seconds: float = 2.0
     """For how long an answer of one's own makes it needless to ask backends before what may be in
     vain, and how old a report may be that speaks against timeouts."""
-
-    if not TYPE_CHECKING:
-
-        def __new__(cls, **settings: object) -> ResponsiveThrottleConfig:
-            """Say what to do instead of a setting that is gone."""
-            check.gone(
-                settings,
-                {"send_probability": "the line of reports stands in its place, and has no setting"},
-            )
-            return object.__new__(cls)
 
     def __post_init__(self) -> None:
         check.number("forget_seconds", self.forget_seconds, 0.001, 86_400.0)

@@ -1,7 +1,7 @@
-"""Control the probability with which requests of one criticality are sent.
+"""Control the probability with which requests of a customer that is out of quota are sent.
 
-The controller inside `ResponsiveThrottle`: our answer to SRE book, chapter 21, "Client-Side
-Throttling", whose equation 21-1 remembers two minutes and so takes minutes to forgive.
+SRE book, chapter 21, "Client-Side Throttling", whose equation 21-1 remembers two minutes and so
+takes minutes to forgive.
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ __all__ = ["SendProbability", "SendProbabilityConfig"]
 
 
 @final
+@check.gone(
+    dict.fromkeys(
+        ("report_max_seconds", "growth_per_second", "growth_per_second_squared"),
+        "the controller is for customers alone, of whose quota reports say nothing",
+    )
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendProbabilityConfig:
     """Set the controller; the defaults come from simulations (`docs/throttle.md`)."""
 
     accepts_multiplier: float = 1.1
-    """K: how many requests reach the backend per accept, in balance.  The book prefers 2 because it
-    learns faster of a recovery; here reports tell of it, and 1.1 wastes a tenth of that."""
+    """K: how many requests reach the backend per accept, in balance.  The book prefers 2, because
+    it learns faster of a recovery."""
     step: float = 0.25
     """How far one answer moves the logarithm of the probability, rises and falls together."""
     run_free: float = 10.0
@@ -35,14 +41,8 @@ class SendProbabilityConfig:
     gap_max_factor: float = 8.0
     gap_smoothing_ratio: float = 0.125
     """The share of the newest gap in the average by which answers are weighed."""
-    report_max_seconds: float = 1.0
-    """The longest stretch that one report speaks for."""
-    growth_per_second: float = 0.3
-    growth_per_second_squared: float = 2.0
-    """While reports say "admitted", the probability grows by exp(0.3 t + t²) in t seconds."""
     min_probability: float = 0.001
-    """The floor: holds the load at K times capacity up to a 1,000-fold overload, and is climbed in
-    2.5 s of admitting reports, since 0.3 t + t² = ln 1000 there."""
+    """The floor: holds the load at K times capacity up to a 1,000-fold overload."""
 
     def __post_init__(self) -> None:
         # At 1 the rise would be 0, and nothing would ever recover.
@@ -54,22 +54,17 @@ class SendProbabilityConfig:
         check.number("gap_seconds", self.gap_seconds, 0.001, 3600.0)
         check.number("gap_max_factor", self.gap_max_factor, 1.0, 1000.0)
         check.number("gap_smoothing_ratio", self.gap_smoothing_ratio, 0.001, 1.0)
-        check.number("report_max_seconds", self.report_max_seconds, 0.001, 3600.0)
-        check.number("growth_per_second", self.growth_per_second, 0.0, 1000.0)
-        check.number("growth_per_second_squared", self.growth_per_second_squared, 0.0, 1000.0)
         check.number("min_probability", self.min_probability, 1e-9, 1.0)
 
 
 @final
 class SendProbability:
-    """Raise a probability q by accepts and admitting reports, lower it by rejections.
+    """Raise a probability q by accepts, lower it by rejections.
 
     With ρ = (K − 1) / K, the gap g since the last answer, and the answer's weight w:
 
         accept     run += w;  q ← min(1, q · exp(w · 0.25 · ρ · min(16, 1 + max(0, run − 10) / 3)))
         rejection  run ← 0;   q ← max(q_min, q · exp(−w · 0.25 · (1 − ρ) · clamp(g / 0.1 s, 1, 8)))
-        report     in which the criticality is admitted: held += dt;
-                   q ← min(1, q · exp(dt · (0.3 + 2 · held))); otherwise held ← 0
 
     Rises and falls balance at (1 − ρ) / ρ = 1 / (K − 1) accepts per rejection: K requests per
     accept, as in the book's equation.
@@ -105,11 +100,6 @@ class SendProbability:
         self.value = 1.0
         """q.  A plain attribute because it is read once per request; only this class sets it."""
 
-    @property
-    def answered_at(self) -> float:
-        """When the last answer came; before the first, when this was made."""
-        return self._answered_at
-
     def accept(self, now: float) -> None:
         """Learn that a request was accepted."""
         weight = self._weigh((now - self._answered_at) / self._config.gap_seconds, now)
@@ -135,13 +125,6 @@ class SendProbability:
         lowered = self.value * math.exp(-self._fall * weight * factor)
         self.value = lowered if lowered > config.min_probability else config.min_probability
         self._run = 0.0
-
-    def admit(self, seconds: float, held_seconds: float) -> None:
-        """Learn of a report that admits, now for `seconds` and with others for `held_seconds`."""
-        config = self._config
-        self._raise(
-            seconds * (config.growth_per_second + config.growth_per_second_squared * held_seconds)
-        )
 
     def relax(self) -> None:
         """Hold nothing against requests any more: what was heard is too old."""

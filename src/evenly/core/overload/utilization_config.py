@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, final
+from typing import Literal, final
 
 from evenly.core import check
 from evenly.core.criticality import Criticality
@@ -49,6 +49,7 @@ Ramps = tuple[Ramp, Ramp, Ramp, Ramp]
 
 
 @final
+@check.gone({"is_prompt": "what is prompt is the queue, and has a cut-line"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalConfig:
     """Describe one signal: where it refuses, and how quickly it forgets."""
@@ -59,13 +60,6 @@ class SignalConfig:
     decay_seconds: float = 1.0
     expiry_seconds: float = 5.0
     """A signal not recorded for so long is unknown, and refuses nothing: its reader is stuck."""
-
-    if not TYPE_CHECKING:
-
-        def __new__(cls, **settings: object) -> SignalConfig:
-            """Say what to do instead of a setting that is gone."""
-            check.gone(settings, {"is_prompt": "what is prompt is the queue, and has a cut-line"})
-            return object.__new__(cls)
 
     def __post_init__(self) -> None:
         if len(self.ramps) != len(Criticality):
@@ -97,6 +91,7 @@ def default_signals() -> dict[str, SignalConfig]:
 
 
 @final
+@check.gone({"refresh_seconds": "decisions are made anew every 10 ms"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UtilizationConfig:
     """Choose the signals, and whether each decides alone or the largest for all."""
@@ -112,13 +107,6 @@ class UtilizationConfig:
     """The common ramps of `maximum`, in units of what is provisioned."""
     degrade_at: float | None = None
     """For `maximum`, in the same unit; `None`: the foot of the SHEDDABLE ramp."""
-
-    if not TYPE_CHECKING:
-
-        def __new__(cls, **settings: object) -> UtilizationConfig:
-            """Say what to do instead of a setting that is gone."""
-            check.gone(settings, {"refresh_seconds": "decisions are made anew every 10 ms"})
-            return object.__new__(cls)
 
     def __post_init__(self) -> None:
         if self.combine not in ("individual", "maximum"):

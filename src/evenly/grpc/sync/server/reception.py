@@ -16,7 +16,9 @@ them, accepted or refused.  Once a stranger has, all that come with them are adm
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Final, NoReturn, ParamSpec, TypeVar, final
@@ -33,6 +35,8 @@ __all__ = ["Arrival", "Reception"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# A stranger who has claimed a level may claim another.
+_DOUBT_SECONDS: Final = 60.0
 
 
 class _PeerIsUnknown(Exception):
@@ -119,7 +123,8 @@ class Reception:
         self._runtime: BackendRuntime | None = None
         self._incoming: Incoming | None = None
         self._trailers: Trailers | None = None
-        self._believes_levels = True
+        # Until then nobody's luck and line are believed before gRPC says whose they are.
+        self._doubts_until = -math.inf
 
     def open(self, runtime: BackendRuntime, incoming: Incoming, trailers: Trailers) -> None:
         """Say by whom requests are admitted."""
@@ -149,7 +154,7 @@ class Reception:
             return self._refusing(_TOO_MANY, Request(), to_evenly=False)
         try:
             request, attempt, to_evenly, luck, line = incoming.read(
-                _Arriving(metadata), level_is_believed=self._believes_levels
+                _Arriving(metadata), level_is_believed=time.monotonic() >= self._doubts_until
             )
         except _PeerIsUnknown:
             with runtime.lock:
@@ -195,13 +200,13 @@ class Reception:
     def is_level_of_friend(self, context: Any) -> bool:
         """Return whether luck and line that were believed came from a peer that is trusted.
 
-        If not, none are believed any more of peers that are not known.
+        If not, none are believed for a while of peers that are not known.
         """
         incoming = self._incoming
         assert incoming is not None  # noqa: S101  It has been opened.
         is_trusted = incoming.is_trusted(context)
         if not is_trusted:
-            self._believes_levels = False
+            self._doubts_until = time.monotonic() + _DOUBT_SECONDS
         return is_trusted
 
     def refuse(
