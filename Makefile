@@ -77,6 +77,7 @@ swarm: setup
 # The pages are Markdown; this draws their pictures again and checks every link and example.
 docs: setup
 	$(BIN)/evenly subset --clients 300 --backends 300 --size 10 --compare --png docs/images/subset.png >/dev/null
+	$(BIN)/python docs/images/levels.py
 	$(BIN)/pytest -q tests/test_docs.py
 
 clean:

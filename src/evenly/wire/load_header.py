@@ -5,8 +5,8 @@ u=<utilization>;q=<qps>;e=<eps>;t=<latency>;g=<compute units>;p=<probe port>`.  
 keys that a reader does not know are ignored, a version that it does not know is no report.
 
 `k` is the cut-line in 64ths.  The four bits say of each criticality, the highest first, whether all
-of it is admitted: that is for readers that know no `k`, and where there is no `k` its writer is one
-that knew none.
+of it is admitted: that is for readers that know no `k`.  Where there is none, the cut-line is 0, or
+its writer knew of none, and the bits say what it refuses.
 
 Both ends do this once per request, so the order above is read by one regular expression, and any
 other by a slower path that accepts the same reports.
