@@ -82,7 +82,7 @@ async def test_the_line_arrives_where_it_is_decided() -> None:
 
         runtime.admit = noting  # type: ignore[method-assign]
         async with calling(backend) as client:
-            with evenly.request_context(criticality=evenly.Criticality.CRITICAL_PLUS):
+            with evenly.request_context(criticality=evenly.Criticality.CRITICAL_PLUS, user="ann"):
                 for _ in range(2):
                     await client.call("hello", wait_for_ready=True)
                 luck = evenly.current_request().luck

@@ -28,7 +28,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 async def test_criticality_customer_and_deadline_of_the_context_travel(kind: str) -> None:
     async with served() as ([backend], channel):
         with evenly.request_context(
-            criticality=Criticality.SHEDDABLE, customer="indexer", deadline_seconds=50.0
+            criticality=Criticality.SHEDDABLE, customer="indexer", user="ann", deadline_seconds=50.0
         ):
             call = begin(channel, kind)
             luck = evenly.current_request().luck

@@ -114,7 +114,7 @@ async def test_the_line_arrives_where_it_is_decided() -> None:
             await call(b"")
             assert told[-1] == (None, 0.0)
 
-            with evenly.request_context(criticality=evenly.Criticality.CRITICAL_PLUS):
+            with evenly.request_context(criticality=evenly.Criticality.CRITICAL_PLUS, user="ann"):
                 await call(b"")
                 luck = evenly.current_request().luck
 

@@ -164,7 +164,7 @@ def test_the_line_arrives_where_it_is_decided() -> None:
         call(b"")
         assert told[-1] == (None, 0.0)
 
-        with evenly.request_context(criticality=evenly.Criticality.CRITICAL_PLUS):
+        with evenly.request_context(criticality=evenly.Criticality.CRITICAL_PLUS, user="ann"):
             call(b"")
             luck = evenly.current_request().luck
 

@@ -96,10 +96,9 @@ def admissions(made: Backend) -> list[tuple[float | None, float]]:
     task = made.runtime.task
     admit: Any = task.admit
 
-    def noting(request: Request, *rest: Any) -> Any:
-        *_, luck, line = rest
-        told.append((luck, line))
-        return admit(request, *rest)
+    def noting(request: Request, *rest: Any, **said: Any) -> Any:
+        told.append((said["luck"], said["line"]))
+        return admit(request, *rest, **said)
 
     task.admit = noting  # type: ignore[assignment,method-assign]
     return told
@@ -119,7 +118,7 @@ async def test_the_line_arrives_where_it_is_decided() -> None:
             await session.get("/")
             assert told[-1] == (None, 0.0)
 
-            with evenly.request_context(criticality=evenly.Criticality.CRITICAL_PLUS):
+            with evenly.request_context(criticality=evenly.Criticality.CRITICAL_PLUS, user="ann"):
                 await session.get("/")
                 luck = evenly.current_request().luck
 

@@ -275,7 +275,7 @@ async def test_a_stream_that_is_dropped_is_counted_out() -> None:
 async def test_criticality_customer_and_deadline_travel_in_the_headers() -> None:
     async with served() as ([backend], session, _):
         with evenly.request_context(
-            criticality=Criticality.SHEDDABLE, customer="indexer", deadline_seconds=10.0
+            criticality=Criticality.SHEDDABLE, user="ann", customer="indexer", deadline_seconds=10.0
         ):
             await session.get("/", timeout_seconds=None)
             luck = evenly.current_request().luck
@@ -303,7 +303,7 @@ async def test_baggage_of_the_users_own_is_joined_with_ours_and_what_is_ours_is_
         ("evenly-level", "u=63;l=255"),
     ]
     async with served(headers=headers) as ([backend], session, _):
-        with evenly.request_context(criticality=Criticality.SHEDDABLE):
+        with evenly.request_context(criticality=Criticality.SHEDDABLE, user="ann"):
             await session.get("/")
             luck = evenly.current_request().luck
         await session.get("/")

@@ -73,7 +73,9 @@ async def test_the_context_travels_and_httpx_time_outs_are_no_deadline() -> None
     async with transported() as ([backend], transport, _):
         client = httpx.AsyncClient(transport=transport, timeout=5.0)
         await client.get("http://search/")
-        with evenly.request_context(criticality=Criticality.SHEDDABLE, deadline_seconds=9.0):
+        with evenly.request_context(
+            criticality=Criticality.SHEDDABLE, user="ann", deadline_seconds=9.0
+        ):
             await client.get("http://search/", headers={"baggage": "a=1"})
             luck = evenly.current_request().luck
 

@@ -317,6 +317,8 @@ class Model(RuleBasedStateMachine):
         address = attempt.backend.address
         self.used_at[address] = self.clock()
         if outcome.is_answer and address in self.never_opened:
+            # What was demanded for it may still be opened, if it is lost meanwhile.
+            self.wants += address in self.demanded
             self.hear_of_connection(address, ConnectionEvent.OPENED)
         if outcome.is_answer:
             self.has_answered.add(address)

@@ -13,9 +13,9 @@ def threads_that_call(runtime: BackendRuntime, *verbs: str) -> set[int]:
     threads: set[int] = set()
 
     def listening(inner: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object) -> object:
+        def call(*args: object, **named: object) -> object:
             threads.add(threading.get_ident())
-            return inner(*args)
+            return inner(*args, **named)
 
         return call
 

@@ -121,7 +121,7 @@ async def accessible(page: Page) -> list[tuple[str, str]]:
 
 async def test_whatever_can_be_operated_or_seen_has_a_name(open_page: Open) -> None:
     page = await open_page(height=ALL_IN_SIGHT)
-    await expect(page.locator(".chart canvas")).to_have_count(7)
+    await expect(page.locator(".chart canvas")).to_have_count(8)
 
     nodes = await accessible(page)
 
@@ -129,7 +129,7 @@ async def test_whatever_can_be_operated_or_seen_has_a_name(open_page: Open) -> N
     assert [node for node in nodes if node[0] in named and not node[1]] == []
     roles = [role for role, _ in nodes]
     assert roles.count("combobox") == 2
-    assert roles.count("image") + roles.count("img") == 7  # The charts: a canvas says nothing.
+    assert roles.count("image") + roles.count("img") == 8  # The charts: a canvas says nothing.
     buttons = [name for role, name in nodes if role == "button"]
     assert sorted(set(buttons)) == sorted(buttons)  # Each can be asked for by its name.
 
