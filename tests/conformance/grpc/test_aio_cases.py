@@ -699,7 +699,10 @@ async def test_the_same_is_observed(
         TRUTHS[case] = await case(World("plain", "plain"))
 
     observed = await case(World(client, server))
-    if case in DIFFERENCES and client == "evenly":
+    if case is words_of_a_deadline and client == "evenly":
+        # Which of the two words it is depends on who is first to see the deadline pass.
+        assert observed[0] == TRUTHS[case][0]
+    elif case in DIFFERENCES and client == "evenly":
         assert observed != TRUTHS[case]
     else:
         assert observed == TRUTHS[case]
