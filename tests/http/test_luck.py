@@ -100,7 +100,7 @@ def admissions(made: Backend) -> list[tuple[float | None, float]]:
         told.append((said["luck"], said["line"]))
         return admit(request, *rest, **said)
 
-    task.admit = noting  # type: ignore[assignment,method-assign]
+    task.admit = noting  # type: ignore[method-assign]
     return told
 
 
