@@ -6,7 +6,8 @@ request's level that cannot be otherwise.  The number is found every 10 ms, from
 and what can be served:
 
     S     served per second, were all cores busy         cores · passed / busy core-seconds   (2 s)
-    d[c]  asked for per second, by criticality           arrivals, and what clients hold back (1 s)
+    d[c]  asked for per second, by criticality           arrivals, and what clients hold back
+                                                         (the last 100, of 1 to 5 s)
     n     in the queue or on a CPU                       averaged over 50 ms
     n*    what that should be                            1.25 · cores + slack
     e     = (n* − n) / n*
@@ -19,16 +20,18 @@ requests of 50 µs and of half a second both wait little.
 
 Where cores rest while something is refused, less is asked for than was believed: hence b, and below
 b = 0.5 the demand is learnt anew within 0.5 s.  So slow requests, whose windows are long, do not
-stay refused when an overload has ended.
+stay refused when an overload has ended.  A queue that is too long says the same the other way: the
+last second counts then.
 
 What clients hold back is not seen, but they say above which level they send everything: their line.
-So a request of criticality c that comes with the line l stands for 1 / (c + 1 − l) of them.  A
-criticality that all of them hold back is remembered, follows those that are seen, and is forgotten
-in 5 s.
+So a request of criticality c that comes with the line l stands for 1 / (c + 1 − l) of them, 10 at
+most.  A criticality that all of them hold back is remembered, follows those that are seen, and is
+forgotten within 5 s.
 
 Two things do not wait for an average.  When demand rises at once, 0.05 and 0.2 s of arrivals that
 chance does not explain are believed.  And a queue beyond the hard bound pulls the line up, up to
-CRITICAL_PLUS; into that only if it alone is more than can be served, or the queue twice as long.
+CRITICAL_PLUS; into that only if it alone is more than can be served, or the queue nearly half as
+long again.
 
 A burst at a process that was idle is no overload as long as a quarter of a second works it off.
 """
