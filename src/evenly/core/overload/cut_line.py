@@ -260,7 +260,7 @@ class CutLine:
 
     def _set(self, served: float, scale: float, now: float) -> None:
         queue = self._queue
-        if now - self._rested_at < _BURST_MEMORY_SECONDS and queue.count < _BURST_SECONDS * served:
+        if now - self._rested_at < _BURST_MEMORY_SECONDS and self._is_soon_done(queue.count):
             self.value = 0.0
             self.is_long = False
             return
@@ -286,6 +286,13 @@ class CutLine:
         elif self.value > 0.0 and value < self._line - _SINK_MOST:
             value = self._line - _SINK_MOST
         self.value = value
+
+    def _is_soon_done(self, count: float) -> bool:
+        """Return whether so many are no overload for who was idle a moment ago."""
+        served = self.served
+        if self._served_used > 0.0:  # Who reads a burst is busy, and has served nobody of it yet.
+            served = max(served, self._cores * self._served_passed / self._served_used)
+        return count < _BURST_SECONDS * served
 
     def _level_of(self, wanted: float) -> float:
         """Return the level above which there is so much demand."""
