@@ -704,6 +704,35 @@ def test_of_a_queue_and_a_signal_that_decides_which_refuses_more() -> None:
     assert task.report().cut == 3.75
 
 
+def test_requests_that_wait_for_something_else_are_no_queue_and_have_been_served() -> None:
+    # 600 a second of 1 ms CPU that then wait for 0.5 s: the one core is busy for 60 %.
+    clock = ManualClock()
+    task = new_task(clock=clock)
+    waiting: list[tuple[float, Admission]] = []
+    for _ in range(1200):
+        task.record_signal("runnable", 1.0)
+        answer = task.admit(Request(criticality=SHEDDABLE, luck=0.0))
+        clock.advance(0.001)
+        task.record_signal("runnable", 0.0)
+        assert isinstance(answer, Admission)
+        waiting.append((clock() + 0.5, answer))
+        clock.advance(1 / 600 - 0.001)
+        while waiting and waiting[0][0] <= clock():
+            waiting.pop(0)[1].finish(Outcome.OK, 0.001)
+
+    assert task.cut == 0.0
+
+
+def test_answers_are_degraded_before_requests_of_the_only_criticality_are_refused() -> None:
+    clock = ManualClock()
+    task = new_task(clock=clock)
+    work(task, clock, queue=3.0, criticality=CRITICAL)
+    assert not task.should_degrade(2.0)
+    work(task, clock, queue=6.0, criticality=CRITICAL, seconds=0.3)  # n* is 5.25.
+
+    assert task.should_degrade(2.99)
+
+
 def test_the_line_of_a_client_says_what_it_holds_back() -> None:
     clock = ManualClock()
     task = new_task(clock=clock)

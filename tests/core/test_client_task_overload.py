@@ -257,6 +257,57 @@ def test_what_was_heard_long_ago_is_no_reason_to_pass_over(
     assert ("a:1" not in sent_to(service, Request(luck=0.5))) is is_passed_over
 
 
+def test_one_that_refuses_among_three_holds_nothing_back_and_is_passed_over() -> None:
+    service = Service()
+    for backend, cut in ((B, NOTHING), (C, NOTHING), (A, CUT)):
+        service.hear(backend, cut, is_probe=False)
+    service.clock.advance(0.02)
+    service.hear(A, CUT, is_probe=False)
+
+    assert service.task.line == 0.0
+    assert sent_to(service, Request(luck=0.0)) == {"b:1", "c:1"}
+    service.hear(B, CUT, is_probe=False)  # Now it is two of three.
+    service.clock.advance(0.02)
+    service.hear(B, CUT, is_probe=False)
+    assert service.task.line > 0.0
+
+
+def test_without_a_throttle_a_backend_that_would_refuse_is_passed_over_too() -> None:
+    service = Service(throttle="off")
+    service.hear(A, 2.75, is_probe=False)
+
+    assert sent_to(service, Request(luck=0.5)) == {"b:1", "c:1"}
+
+
+# The level is 2.5 where nothing else is said.
+@pytest.mark.parametrize(
+    ("cut", "errors"),
+    [
+        pytest.param(2.75, 0, id="below its cut-line: told, and passed over from now on"),
+        pytest.param(2.25, 1, id="above it: too late, or for nothing that is told"),
+        pytest.param(NOTHING, 1, id="it says that it refuses nothing"),
+    ],
+)
+def test_a_refusal_weighs_as_load_unless_its_cut_line_says_why(cut: float, errors: int) -> None:
+    service = Service()
+    attempt = service.begin(Request(luck=0.5))
+    service.hear(attempt.backend, cut, is_probe=False)
+    attempt.finish(Outcome.OVERLOADED, is_final=True)
+
+    shown = {one.address: one for one in service.task.snapshot().backends}
+    assert shown[attempt.backend.address].errors == errors
+
+
+def test_who_was_refused_without_luck_had_too_little_of_it() -> None:
+    service = Service()
+    attempt = service.begin(Request())
+    service.hear(attempt.backend, 2.25, is_probe=False)
+    attempt.finish(Outcome.OVERLOADED, is_final=True)
+
+    # Half of the quarter below the cut-line: the next backend is not asked for another draw.
+    assert attempt.request.luck == 0.125
+
+
 def test_a_request_throttled_by_the_books_equation_counts_once() -> None:
     service = Service(throttle="adaptive")
     assert service.end(Outcome.DONT_RETRY) is Next.GIVE_UP

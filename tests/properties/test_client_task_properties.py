@@ -544,8 +544,8 @@ def test_any_story_keeps_the_invariants(name: str, throttled_by: str) -> None:
         policy = name
         throttle = throttled_by
 
-    # The same stories in every run: of new ones about one run in five finds a connection that is
-    # closed as idle just when a request of minutes has ended, which is left to be mended.
+    # The same stories in every run: a new one now and then finds a connection that is closed as
+    # idle just when a request of minutes has ended over it, which is left to be mended.
     run_state_machine_as_test(
         Story, settings=settings(max_examples=120, stateful_step_count=40, derandomize=True)
     )

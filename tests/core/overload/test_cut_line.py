@@ -506,6 +506,25 @@ def test_a_line_that_is_no_longer_told_is_believed_for_a_tenth_of_a_second() -> 
     assert station.line.value == 0.0
 
 
+def test_reading_a_burst_is_no_evidence_of_what_its_requests_take() -> None:
+    # Idle, then 400 at once.  One request has passed in the 10 ms in which they are read, and took
+    # 0.1 ms: S is 100, by which they are 4 s of work, and by the CPU they are 40 ms.
+    station = Station()
+    station.live(NOBODY, queue=0.0, seconds=5.0)
+    station.queue.record(400.0, station.now)
+    station.ended += 1.0
+    station.used_seconds += 0.0001
+    assert station.fold((400, 0, 0, 0)) == 0.0
+
+    # Had it taken 10 ms of CPU, they would be too many.
+    other = Station()
+    other.live(NOBODY, queue=0.0, seconds=5.0)
+    other.queue.record(400.0, other.now)
+    other.ended += 1.0
+    other.used_seconds += 0.01
+    assert other.fold((400, 0, 0, 0)) > 0.0
+
+
 def test_a_line_of_others_refuses_nothing_where_there_is_room() -> None:
     station = Station()
     station.live((0, 0, 1, 0), held_back=2.0, queue=1.0)
